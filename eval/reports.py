@@ -19,6 +19,7 @@ TITLES = {
 FLOOR = "majority class"
 # Encoders by the rows that say the same of them, which are then left out.
 SAME = {FLOOR: "majority", "all-MiniLM-L6-v2": "minilm"}
+COSTS = ("texts_per_second", "parameters", "peak_megabytes")
 # Marks the score of an encoder that was trained on more than this share of the task's texts, with labels.
 SEEN, SEEN_SHARE = "†", 0.01
 
@@ -50,16 +51,8 @@ class Table:
 def tables(report: dict[str, Any]) -> list[Table]:
     """Return a table for each kind of task with results, then the differences from the first encoder, and the costs."""
     shown = [_scores(report, kind, title) for kind, title in TITLES.items()]
-    costs = [
-        [
-            entry["name"],
-            f"{entry['cost']['texts_per_second']:,.0f}",
-            _number(entry["cost"]["parameters"], 0),
-            _number(entry["cost"]["peak_megabytes"], 0),
-        ]
-        for entry in report["encoders"]
-        if entry["cost"]
-    ]
+    costed = [(entry["name"], entry["cost"]) for entry in report["encoders"] if entry["cost"]]
+    costs = [[name, *(_number(cost[measure], 0) for measure in COSTS)] for name, cost in costed]
     cost = Table("Cost", ["", "texts/s", "parameters", "peak memory in MB"], [costs]) if costs else None
     compared = {
         (result["encoder"], result["task"]): result["versus"] for result in report["results"] if "versus" in result
@@ -68,17 +61,8 @@ def tables(report: dict[str, Any]) -> list[Table]:
     if compared:
         first, *others = [entry["name"] for entry in report["encoders"]]
         tasks = [task["name"] for task in report["tasks"] if any(name == task["name"] for _, name in compared)]
-        rows = []
-        for name in others:
-            cells = []
-            for task in tasks:
-                versus, cell = compared.get((name, task)), ""
-                if versus is not None:
-                    p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
-                    cell = f"{versus['value']:+.1f} ({p})"
-                cells.append(cell)
-            if any(cells):
-                rows.append([name, *cells])
+        rows = [[name, *(_difference(compared.get((name, task))) for task in tasks)] for name in others]
+        rows = [row for row in rows if any(row[1:])]
         differences = Table(f"Difference from {first} in points, with p-value", ["", *tasks], [rows])
     return [table for table in (*shown, differences, cost) if table is not None]
 
@@ -110,6 +94,13 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     sections = [[row for row in rows if any(row[1:])] for rows in (measured, others)]
     columns = ["", *(task["name"] for task in tasks)]
     return Table(title, columns, [rows for rows in sections if rows])
+
+
+def _difference(versus: dict[str, float] | None) -> str:
+    if versus is None:
+        return ""
+    p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
+    return f"{versus['value']:+.1f} ({p})"
 
 
 def _seen(result: dict[str, Any], rows: int) -> str:

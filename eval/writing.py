@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.eval.reports import as_markdown, notes, tables
+from ctx_embed.eval.reports import COSTS, as_markdown, notes, tables
 from ctx_embed.files import replaced_file
 from ctx_embed.writing import CSV_END, CsvOutput
 
 if TYPE_CHECKING:
     from ctx_embed.eval.evaluation import Evaluation
 
-COSTS = ("texts_per_second", "parameters", "peak_megabytes")
 COLUMNS = ("encoder", "source", "task", "metric", "score", "low", "high", "std", "difference", "p", *COSTS)
 PLOTS = (".svg", ".png")
 LATEX = str.maketrans(

@@ -28,7 +28,7 @@ from ctx_embed.files import replaced_file
 from ctx_embed.numpy_model.saved import LABELLED_TEXTS, PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
 from ctx_embed.saved_card import Card
-from ctx_embed.text.tokenizer import Phrases, TextTokenizer, require_entries
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer, require_entries, require_no_gaps
 
 # Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
 # how fast embeddings move from their initial values: from scratch on MR with the paper's protocol, accuracy is 74 and
@@ -74,9 +74,7 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     copy = Tokenizer.from_str(found.to_str())
     copy.no_padding()
     copy.no_truncation()
-    entries, highest = copy.get_vocab_size(), max(copy.get_vocab().values(), default=-1)
-    if entries != highest + 1:
-        raise InputError(f"the tokenizer's ids must have no gaps, got {entries} entries with ids up to {highest}")
+    require_no_gaps(copy)
     return copy
 
 

@@ -32,7 +32,7 @@ from ctx_embed.files import POINTER, is_pointer, open_regular, replaced_file
 from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
 from ctx_embed.options import DEFAULT
 from ctx_embed.text import normalisation
-from ctx_embed.text.tokenizer import parts_of
+from ctx_embed.text.tokenizer import parts_of, require_no_gaps
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
 # The default model's name in other programs and in model cards.
@@ -206,12 +206,10 @@ def read_tokenizer(path: Path) -> Tokenizer:
             growth *= max(1, len(part["content"]) / (max(1, len(pattern)) if is_text else 1))
     if growth > MOST_REPLACED:
         raise InputError(f"{path}: replacements may turn one character into at most {MOST_REPLACED}, got {growth:.0f}")
-    entries = tokenizer.get_vocab_size()
     # The vocabulary is slow to list, so list it only if an id may be so large that saving it would take minutes.
     has_large = b"0" * 8 in path.read_bytes().translate(_DIGITS)
-    highest = max(tokenizer.get_vocab().values()) if has_large else entries - 1
-    if highest != entries - 1 or tokenizer.id_to_token(highest) is None:
-        raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} ids up to {highest}")
+    if has_large or tokenizer.id_to_token(tokenizer.get_vocab_size() - 1) is None:
+        require_no_gaps(tokenizer, f"{path}: ")
     return tokenizer
 
 

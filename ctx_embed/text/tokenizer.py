@@ -175,6 +175,15 @@ def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
 
 
+def require_no_gaps(tokenizer: Tokenizer, named: str = "") -> None:
+    """Raise an InputError unless a tokenizer's ids are 0, 1, 2 ..., as many as its entries."""
+    entries, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=-1)
+    if entries != highest + 1:
+        raise InputError(
+            f"{named}the tokenizer's ids must have no gaps, got {entries} entries with ids up to {highest}"
+        )
+
+
 def require_entries(tokenizer: Tokenizer, entries: int, added: int) -> None:
     """Raise an InputError if a tokenizer no longer has so many entries, ``added`` of them added to its model's."""
     now = tokenizer.get_vocab_size()

@@ -14,6 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import saved
 from ctx_embed.progress import Meter
 from ctx_embed.reading.rows import in_blocks
+from ctx_embed.text.tokenizer import require_no_gaps
 from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
@@ -95,6 +96,7 @@ def read_vocabulary(path: str | Path) -> Tokenizer:
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")
     tokenizer = saved.read_tokenizer(Path(path))
+    require_no_gaps(tokenizer, f"{path}: ")
     model = tokenizer.model
     named: str | None = getattr(model, "unk_token", None)
     missing = named is not None and model.token_to_id(named) is None

@@ -274,6 +274,10 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path):
     ):
         Tokenizer(model).save(str(path))
         assert error(read_vocabulary, path).startswith(message.format(named))
+    for ids in ({"[UNK]": 0, "the": 2}, {"[UNK]": 0, "the": 1, "cat": 3, "sat": 4}):
+        Tokenizer(WordPiece(ids, unk_token="[UNK]")).save(str(path))
+        gaps = f"got {len(ids)} entries with ids up to {max(ids.values())}"
+        assert error(read_vocabulary, path) == f"{path}: the tokenizer's ids must have no gaps, {gaps}"
     # One that leaves out what it lacks is read.
     Tokenizer(BPE({"t": 0}, [])).save(str(path))
     assert read_vocabulary(path).encode("Ж").tokens == []
