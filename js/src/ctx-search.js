@@ -61,6 +61,7 @@ input:focus-visible, a:focus-visible, button:focus-visible { outline: 2px solid 
 ol { list-style: none; margin: 0; padding: 0; }
 section { border-top: 1px solid var(--line); padding: .5em 0; }
 h2 { margin: 0; padding: .2em .9em; font-size: .85em; font-weight: 600; color: var(--quiet); overflow-wrap: anywhere; }
+h2, .heading, .snippet { unicode-bidi: plaintext; }
 a { display: block; padding: .4em .9em; color: inherit; text-decoration: none; }
 a:hover, a:focus { background: color-mix(in srgb, var(--accent) 12%, transparent); }
 .heading { display: block; font-weight: 600; color: var(--accent); overflow-wrap: anywhere; }
@@ -93,6 +94,8 @@ export class CtxSearch extends HTMLElement {
   #search = /** @type {Search | null} */ (null);
   #timer = 0;
   #asked = "";
+  // The query whose hits are in the list.
+  #shown = "";
 
   constructor() {
     super();
@@ -112,7 +115,7 @@ export class CtxSearch extends HTMLElement {
     this.box.addEventListener("input", (event) => this.#typed(/insertText|delete/.test(/** @type {InputEvent} */ (event).inputType ?? "")));
     this.box.addEventListener("focus", () => {
       this.#load();
-      this.found.hidden = !this.box.value.trim();
+      this.#open(Boolean(this.box.value.trim()));
     });
     root.addEventListener("keydown", (event) => this.#pressed(/** @type {KeyboardEvent} */ (event)));
     this.addEventListener("focusout", (event) => {
@@ -128,6 +131,11 @@ export class CtxSearch extends HTMLElement {
     this.box.placeholder = this.getAttribute("placeholder") ?? label;
     this.outside = (event) => event.composedPath().includes(this) || this.#close();
     document.addEventListener("pointerdown", this.outside);
+    // A hit on this page has been opened.
+    this.closing = () => this.#close();
+    window.addEventListener("hashchange", this.closing);
+    // An element that is moved keeps its query.
+    if (this.box.value) return;
     const query = new URLSearchParams(location.search).get(this.getAttribute("parameter") ?? "");
     if (query) {
       this.box.value = query;
@@ -137,7 +145,7 @@ export class CtxSearch extends HTMLElement {
 
   disconnectedCallback() {
     document.removeEventListener("pointerdown", this.outside);
-    clearTimeout(this.#timer);
+    window.removeEventListener("hashchange", this.closing);
   }
 
   get #source() {
@@ -162,13 +170,15 @@ export class CtxSearch extends HTMLElement {
 
   async #run(query) {
     this.#asked = query;
-    this.found.hidden = false;
+    this.#open(true);
     if (!this.list.firstChild) this.status.textContent = "Searching\u2026";
     try {
       const { hits, answered } = await this.#load().search(query.slice(0, 1000), HITS);
       if (this.#asked === query && this.box.value.trim()) this.#show(hits, answered);
     } catch (error) {
       console.error(error);
+      // A site that was built anew has another manifest and other pieces.
+      this.#search = null;
       if (this.#asked !== query) return;
       const again = element("button", "", "Try again");
       again.type = "button";
@@ -177,6 +187,7 @@ export class CtxSearch extends HTMLElement {
         this.#run(this.box.value.trim());
       });
       this.list.replaceChildren();
+      this.#shown = "";
       this.status.replaceChildren("The search could not be loaded. ", again);
     }
   }
@@ -207,6 +218,7 @@ export class CtxSearch extends HTMLElement {
     const at = this.#links.indexOf(this.#focused);
     this.found.scrollTop = 0;
     this.list.replaceChildren(...groups);
+    this.#shown = this.#asked;
     // Who has moved into the list stays there.
     if (at >= 0) (this.#links[at] ?? this.box).focus();
     const count = `${hits.length} ${hits.length === 1 ? "passage" : "passages"} on ${pages.size} ${pages.size === 1 ? "page" : "pages"}`;
@@ -221,6 +233,15 @@ export class CtxSearch extends HTMLElement {
 
   get #focused() {
     return /** @type {HTMLElement} */ (this.shadowRoot?.activeElement);
+  }
+
+  /** Show or hide the list, moved so far that the page does not cut it. */
+  #open(isOpen) {
+    this.found.hidden = !isOpen;
+    this.found.style.translate = "";
+    const { left, right } = this.found.getBoundingClientRect();
+    const over = Math.max(right - document.documentElement.clientWidth, 0) || Math.min(left, 0);
+    this.found.style.translate = `${-over}px`;
   }
 
   #close() {
@@ -238,10 +259,10 @@ export class CtxSearch extends HTMLElement {
       this.#close();
     } else if (event.key === "Enter" && at < 0 && event.target === this.box) {
       // Enter opens the best hit of what is shown, and otherwise searches at once.
-      if (this.#asked === this.box.value.trim() && links.length && !this.found.hidden) links[0].click();
+      if (this.#shown === this.box.value.trim() && links.length && !this.found.hidden) links[0].click();
       else if (this.box.value.trim()) this.#run(this.box.value.trim());
     } else if (event.key === "ArrowDown" && links.length) {
-      this.found.hidden = false;
+      this.#open(true);
       links[Math.min(at + 1, links.length - 1)].focus();
     } else if (event.key === "ArrowUp" && at >= 0) (links[at - 1] ?? this.box).focus();
     else return;
@@ -249,4 +270,4 @@ export class CtxSearch extends HTMLElement {
   }
 }
 
-customElements.define("ctx-search", CtxSearch);
+if (!customElements.get("ctx-search")) customElements.define("ctx-search", CtxSearch);

@@ -12,6 +12,8 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 
 from playwright.sync_api import Page, expect
 
+from ctx_embed import SearchIndex
+from ctx_embed.site import export_site
 from tests.serving.page import browser as browsing
 from tests.site.pages import served
 
@@ -161,6 +163,68 @@ def contrast(one: list[int], other: list[int]) -> float:
 
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
+
+
+def test_the_list_is_within_the_page_wherever_the_box_is(page):
+    search = page.locator("ctx-search")
+    for style in ("float: right; width: 12rem", "width: 12rem", "direction: rtl; width: 12rem"):
+        page.set_viewport_size({"width": 700, "height": 600})
+        search.evaluate("(element, style) => { element.style = style; }", style)
+        page.get_by_role("searchbox").fill("heating" + " " * len(style))
+        expect(page.locator("ctx-search .found a").first).to_be_visible()
+        box = page.locator("ctx-search .found").bounding_box()
+        assert box["x"] >= 0, style
+        assert box["x"] + box["width"] <= 700, style
+        page.get_by_role("searchbox").fill("")
+
+
+def test_enter_opens_no_hit_of_the_query_before(page, site):
+    box = page.get_by_role("searchbox")
+    box.fill("compost")
+    expect(page.locator("ctx-search .found a").first).to_be_visible()
+    held, freed = [], []
+    page.route("**/pieces/**", lambda route: route.continue_() if freed else held.append(route))
+    box.fill("where is the lawn mower kept in winter")
+    page.wait_for_timeout(300)
+    assert held
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(100)
+    assert page.url == f"{site[0]}/"
+    freed.append(True)
+    for route in held:
+        route.continue_()
+    expect(page.locator("ctx-search .found a .heading").first).to_have_text("Tools")
+    page.unroute_all()
+
+
+def test_a_box_that_moves_keeps_its_query_and_a_hit_on_the_page_closes_the_list(page, site):
+    page.goto(f"{site[0]}/?q=compost")
+    expect(page.locator("ctx-search .found a").first).to_be_visible()
+    page.get_by_role("searchbox").fill("radiators")
+    page.evaluate("document.querySelector('header').append(document.querySelector('ctx-search'))")
+    expect(page.get_by_role("searchbox")).to_have_value("radiators")
+    expect(page.locator("ctx-search mark", has_text="radiators").first).to_be_visible()
+    page.evaluate("location.hash = 'x'")
+    expect(page.locator("ctx-search .found")).to_be_hidden()
+
+
+def test_a_page_that_is_older_than_the_site_finds_its_new_files(exported, shared, tmp_path):
+    copied = tmp_path / "site"
+    shutil.copytree(exported.parent, copied)
+    with served(copied) as (url, _):
+        page, _wrong = browsing.opened(shared[0].context.browser)
+        page.goto(url)
+        page.get_by_role("searchbox").fill("compost")
+        expect(page.locator("ctx-search .found a").first).to_be_visible()
+        # Another build has other pieces, of which this page knows none.
+        shutil.rmtree(copied / "search")
+        with SearchIndex.create(tmp_path / "new.index", chunk="passages", dtype="int8") as index:
+            index.add(["The ferry to the island leaves at noon."], metadata=[{"source": "ferry.html"}])
+            export_site(index, copied / "search")
+        page.get_by_role("searchbox").fill("when does the ferry leave")
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator("ctx-search .found a")).to_have_attribute("href", f"{url}/ferry.html")
+        page.close()
 
 
 def test_a_missing_or_damaged_piece_is_said_and_tried_again(exported, shared, tmp_path):
