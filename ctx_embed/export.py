@@ -202,7 +202,7 @@ def export_static(model: SentenceTransformer, output: str | Path) -> None:
         raise InputError("the model has phrases, which model2vec and StaticEmbedding cannot read; train it without")
     if module.get_config_dict()["max_seq_length"] is not None:
         raise InputError("the model has a max_seq_length, which a static embedding cannot have; set it to None")
-    table = module.embedding.weight.detach().float().cpu().numpy()
+    table = module.table.detach().float().cpu().numpy()
     static = StaticModel(
         np.ascontiguousarray(table), module.text_tokenizer.tokenizer, normalize=bool(others), max_length=None
     )

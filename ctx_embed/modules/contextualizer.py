@@ -110,7 +110,7 @@ class Contextualizer(TokenEncoder):
                 # Sums over a long text need float32, even in mixed-precision training.
                 with torch.autocast(weight.device.type, enabled=False):
                     context = second_order.long_document(
-                        weight.__getitem__, part, first[0], steps, self.attention.slopes, **how
+                        self.embedding, part, first[0], steps, self.attention.slopes, **how
                     )[None]
             elif self.positions != "none" or self.scale != "mean":
                 context = self.attention(self.embedding(part), part, offsets)[-1]
@@ -157,8 +157,9 @@ class Contextualizer(TokenEncoder):
         Such a model is held, with products of its rows, and used as long as the steps and the rows of ``ids`` are equal
         to those of the module, whatever else may have changed them.
         """
-        steps = {name: value.detach().float().cpu().numpy() for name, value in self.attention.named_parameters()}
-        floats = self.embedding.weight.detach().float().cpu()
+        tensors = {**self.attention.parameters_of_steps._asdict(), "s": self.attention.s, "c0": self.attention.c0}
+        steps = {name: of.detach().float().cpu().numpy() for name, of in tensors.items() if of is not None}
+        floats = self.table.detach().float().cpu()
         if self._held is not None and all(np.array_equal(steps[name], held) for name, held in self._held[0].items()):
             entries, packed = np.unique(ids), self._held[1]
             if np.array_equal(packed.table.rows(entries), floats.numpy()[entries]):

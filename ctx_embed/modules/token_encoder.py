@@ -4,6 +4,7 @@ Token tables are saved as int8 with a scale for each row if that represents them
 """
 
 import json
+import re
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ CHECKED_ROWS = 4096
 CHECKPOINT = "checkpoint-"
 # Largest absolute value of an int8 row.
 LEVELS = 127
+# Names of parameters that PEFT's adapters, torch's parametrizations and its pruning put in a parameter's place.
+ADDED = re.compile(r"\b(base_layer|parametrizations)\.|_orig$")
 # A limit that no text exceeds; transformers warns about longer texts.
 UNLIMITED = 10**30
 PADDING_TOKENS = ("[PAD]", "<pad>")
@@ -279,6 +282,15 @@ class TokenEncoder(InputModule):
         return self.text_tokenizer.read(texts, prompt, limit)
 
     @property
+    def table(self) -> Tensor:
+        """The rows (entries, m) that are read: of the embedding, or what hooks and adapters around it make of them."""
+        around = self.embedding._forward_pre_hooks or self.embedding._forward_hooks
+        if type(self.embedding) is nn.Embedding and not around:
+            return self.embedding.weight
+        rows: Tensor = self.embedding(torch.arange(self.entries, device=self.embedding.weight.device))
+        return rows
+
+    @property
     def entries(self) -> int:
         """The rows of the token table: the tokenizer's entries and the phrases."""
         return self.backend_tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
@@ -390,6 +402,11 @@ class TokenEncoder(InputModule):
         self.save_config(output_path)
         folder = Path(output_path)
         tensors = dict(self.state_dict())
+        if added := next(filter(ADDED.search, tensors), None):
+            raise InputError(
+                f"{added} is no parameter of a saved model; merge adapters (in PEFT: merge_and_unload()) and remove "
+                "parametrizations and pruning before saving"
+            )
         if tensors[TABLE].dtype == torch.float32:
             rows = as_int8(tensors[TABLE])
             if rows is None and self.store == "int8" and not folder.name.startswith(CHECKPOINT):

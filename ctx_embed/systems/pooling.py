@@ -40,7 +40,7 @@ class MeanEmbedding(TokenEncoder):
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the mean of each packed document, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
         offsets = offsets_of(lengths, ids.device)
-        return F.embedding_bag(ids, self.embedding.weight, offsets, mode="mean", include_last_offset=True)
+        return F.embedding_bag(ids, self.table, offsets, mode="mean", include_last_offset=True)
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
@@ -122,7 +122,7 @@ class DeepAveraging(TokenEncoder):
         # Multiply by odd 32-bit constants, and drop the low bits of the sum, which are the least mixed.
         buckets = ((first * 0x9E3779B1 + second * 0x85EBCA6B) >> 15) % self.buckets
         starts = F.pad((offsets.diff() - 1).clamp(min=0).cumsum(0), (1, 0))
-        words = F.embedding_bag(ids, self.embedding.weight, offsets, mode="sum", include_last_offset=True)
+        words = F.embedding_bag(ids, self.table, offsets, mode="sum", include_last_offset=True)
         pairs = F.embedding_bag(buckets, self.bigrams.weight, starts, mode="sum", include_last_offset=True)
         x = (words + pairs) / (2 * offsets.diff() - 1).clamp(min=1)[:, None]
         for index, linear in enumerate(self.maps):

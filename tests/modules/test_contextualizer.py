@@ -2,8 +2,10 @@
 
 import copy
 import itertools
+import re
 
 import numpy as np
+import peft
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -13,13 +15,14 @@ from sentence_transformers.base.modules import Transformer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.nn import functional as F
+from torch.nn.utils import parametrize, prune
 
 from ctx_embed import Contextualizer, ContextualizerPooling, InputError, load, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module, token_encoder
 from ctx_embed.modules.token_encoder import dequantized, quantized
 from ctx_embed.numpy_model.embedder import Embedder, PackedContextualizer
 from ctx_embed.numpy_model.saved import TokenTable
-from ctx_embed.systems import untrained
+from ctx_embed.systems import system, untrained
 from ctx_embed.systems.pooling import MeanEmbedding
 from ctx_embed.training.supervised.train import new_encoder
 from tests.conftest import SENTENCES, make_model
@@ -183,6 +186,66 @@ def test_held_products_follow_changes(tokenizer, change, int8):
         after = embed(module)
     assert not torch.allclose(before[0], after[0], atol=1e-3)
     torch.testing.assert_close(after, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, values):
+        return values * torch.linspace(-1, 2, values.shape[-1])
+
+
+def low_rank(module) -> torch.Tensor:
+    config = peft.LoraConfig(target_modules=["embedding"], r=2, init_lora_weights=False)
+    peft.inject_adapter_in_model(config, module)
+    layer = module.embedding
+    product = layer.lora_embedding_B["default"] @ layer.lora_embedding_A["default"]
+    return layer.weight + product.T * layer.scaling["default"]
+
+
+def parametrized(module) -> torch.Tensor:
+    expected = Scaled()(module.embedding.weight)
+    parametrize.register_parametrization(module.embedding, "weight", Scaled())
+    return expected
+
+
+def pruned(module) -> torch.Tensor:
+    mask = (torch.arange(module.embedding.weight.numel()) % 3 > 0).view_as(module.embedding.weight)
+    prune.custom_from_mask(module.embedding, "weight", mask)
+    module.embedding.weight_orig.data *= 2
+    return module.embedding.weight_orig * mask
+
+
+def hooked(module) -> torch.Tensor:
+    module.embedding.register_forward_hook(lambda _, given, found: Scaled()(found))
+    return Scaled()(module.embedding.weight)
+
+
+@pytest.mark.parametrize("name", ["contextualizer", "mean", "dan"])
+@pytest.mark.parametrize("around", [low_rank, parametrized, pruned, hooked])
+def test_what_stands_around_the_table_counts_and_is_not_saved(tokenizer, tmp_path, name, around):
+    """The table that each puts in the place of the parameter is computed by hand."""
+    torch.manual_seed(0)
+    module, texts = system(name)(tokenizer, 16), [*TEXTS, " ".join(SENTENCES * 50)]
+    with torch.no_grad():
+        before = embed(module, texts)
+        plain = copy.deepcopy(module)
+        plain.embedding.weight.copy_(around(module))
+        expected, found = embed(plain, texts), embed(module, texts)
+    assert not torch.allclose(before[0], found[0], atol=1e-3)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(embed(module, texts).detach(), expected, rtol=1e-4, atol=1e-4)
+    if around is not hooked:
+        message = "is no parameter of a saved model; merge adapters .* and remove parametrizations and pruning"
+        assert re.search(message, error(module.save, str(tmp_path)))
+
+
+def test_what_stands_around_a_step_counts(tokenizer):
+    module = drawn(tokenizer).float()
+    plain = copy.deepcopy(module)
+    parametrize.register_parametrization(module.attention, "V", Scaled())
+    with torch.no_grad():
+        plain.attention.V.copy_(module.attention.V)
+        assert not torch.equal(plain.attention.V, module.attention.parametrizations.V.original)
+        torch.testing.assert_close(embed(module), embed(plain))
 
 
 def test_products_are_held_in_full_precision(tokenizer):
