@@ -346,7 +346,7 @@ async def describe(served: Served) -> Answer:
 async def file(request: Request, served: Served, source: str) -> Response:
     """Return the file that the `source` of a document names, if the server runs for this machine alone."""
     if not service_of(request).settings.is_local:
-        said = "files are only for a server of this machine alone, without keys, --no-keys and --root-path"
+        said = "files are only for a server of this machine alone, without keys, --no-keys, --root-path and --cors"
         raise ApiError(403, said, "not_local")
     path, opened = await served.file(source)
     # What a browser does not show as text is downloaded; nothing is guessed from the bytes.

@@ -95,8 +95,8 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether the server runs for this machine alone: no key, no proxy and no other address lets others in."""
-        return self.host in LOOPBACK and not (self.api_key_file or self.no_keys or self.root_path)
+        """Whether the server runs for this machine alone: no key, proxy, address or origin lets others in."""
+        return self.host in LOOPBACK and not (self.api_key_file or self.no_keys or self.root_path or self.cors)
 
     def names(self) -> dict[str, Path]:
         """Return the folder of each index by its name on the server; raise an InputError if two share a name."""

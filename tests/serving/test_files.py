@@ -129,7 +129,7 @@ def test_only_this_machine_gets_files(shelf, tmp_path):
     assert get(f"{server.url}/v1/indexes/shelf.index").json()["files"]
     keys = tmp_path / "keys"
     keys.write_text("write secret\n")
-    for options in (["--api-key-file", keys], ["--no-keys"], ["--root-path", "/search"]):
+    for options in (["--api-key-file", keys], ["--no-keys"], ["--root-path", "/x"], ["--cors", "http://a.example"]):
         with serving(path / "shelf.index", *options) as other:
             key = {"Authorization": "Bearer secret"}
             assert asked(other, "a.md", headers=key).json()["error"]["code"] == "not_local"
