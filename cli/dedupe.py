@@ -61,12 +61,6 @@ def dedupe(
     from ctx_embed.deduplication import dedupe as deduplicated
 
     found = deduplicated(sources, output, text_field=field, meaning=meaning, model=model, progress=True, **options)
-    if found.unknown:
-        click.echo(
-            f"Warning: the model knows too few words of {counted(found.unknown, 'text')}, so only their characters "
-            "were compared.",
-            err=True,
-        )
     dropped = found.rows - found.kept
     of = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
     to_error = str(output) == "-"

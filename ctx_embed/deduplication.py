@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, UnknownTextsWarning
+from ctx_embed.errors import InputError, UnknownTextsWarning, examples
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
 from ctx_embed.reading.formats import FORMATS, JSON, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV
@@ -157,8 +157,8 @@ class StoredTexts:
         self.digits: Rows = np.empty(0, np.int64)
         # The first row of each distinct normalised text.
         self.distinct: Rows = np.empty(0, np.int64)
-        # Number of texts that the model cannot read.
-        self.unknown = 0
+        # The rows of texts that the model cannot read.
+        self.unread: list[int] = []
         self._ends: Rows = np.empty(0, np.int64)
         self._file = file
 
@@ -295,6 +295,10 @@ def dedupe(
         found = list(_near_characters(texts, threshold)) if threshold < 1 else []
         if meaning is not None:
             found += _near_embeddings(texts, meaning, model)
+        if texts.unread:
+            said = f"{len(texts.unread):,} text{'s' * (len(texts.unread) > 1)}"
+            said += f" ({examples((texts[row] for row in texts.unread), len(texts.unread))})"
+            report.remarks.append(f"the model knows too few words of {said}, so only their characters were compared")
         # For each row, the kept row that it resembles (itself if it is kept), and their similarity.
         leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
         if found:
@@ -331,7 +335,7 @@ def dedupe(
                         ],
                     }
                     lines.write(json.dumps(group, ensure_ascii=False) + "\n")
-    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), texts.unknown, report)
+    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), len(texts.unread), report)
 
 
 def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
@@ -380,7 +384,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
             meter.update(len(block))
     compared = np.concatenate(embedded)
     count = len(compared)
-    texts.unknown = len(texts.distinct) - count
+    texts.unread = np.setdiff1d(texts.distinct, compared).tolist()
     if not count:
         return
     stored = np.memmap(path, np.float16, "r", shape=(count, embedder.dimension))

@@ -14,7 +14,7 @@ import click
 from ctx_embed.cli.index import opened
 from ctx_embed.cli.main import command, counted, one_line
 from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, examples
 
 # Maximum characters to show of a passage or a value.
 SHOWN_CHARACTERS = 240
@@ -136,15 +136,16 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool) ->
     """
     _require_chosen(ids, where)
     with opened(path) as index:
-        wanted = set(ids)
+        wanted = list(dict.fromkeys(ids))
+        missing = [identifier for identifier in wanted if index.get(identifier) is None]
+        said = f" (no document has the id {examples(missing, len(missing))})" if missing else ""
         asked = len(wanted) if where is None else index.count()
         if dry_run:
-            there = sum(index.get(identifier) is not None for identifier in wanted)
-            found = there if where is None else index.count(where)
-            click.echo(f"{found} of {counted(asked, 'document')} would be deleted from {path}")
+            found = len(wanted) - len(missing) if where is None else index.count(where)
+            click.echo(f"{found} of {counted(asked, 'document')} would be deleted from {path}{said}")
         else:
-            found = index.delete(list(wanted)) if where is None else index.delete(where=where)
-            click.echo(f"{found} of {counted(asked, 'document')} deleted from {path}")
+            found = index.delete(wanted) if where is None else index.delete(where=where)
+            click.echo(f"{found} of {counted(asked, 'document')} deleted from {path}{said}")
 
 
 @command()

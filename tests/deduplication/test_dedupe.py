@@ -207,7 +207,8 @@ def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
     written(tmp_path / "in.txt", texts)
     result = COMMAND.run(tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--meaning", "0.95")
     assert lines(tmp_path / "out.txt") == texts
-    said = "Warning: the model knows too few words of 4 texts, so only their characters were compared.\n"
+    named = ", ".join(map(repr, texts[:3]))
+    said = f"Warning: the model knows too few words of 4 texts ({named}, ...), so only their characters were compared\n"
     assert (result.exit_code, result.stderr) == (0, said)
 
 

@@ -137,7 +137,10 @@ def test_get_and_delete(index, sentences):
     assert json.loads(succeeds("get", index, "3")) == {"text": sentences[3], "id": 3, "metadata": {"n": 3}}
     assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
     assert fails("get", index, "99", "9" * 20) == f"{index}: no document has the id '99', '{'9' * 20}'"
-    assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
+    assert (
+        succeeds("delete", index, "3", "s2", "nobody")
+        == f"2 of 3 documents deleted from {index} (no document has the id 'nobody')\n"
+    )
     assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
         f"3 of 6 documents would be deleted from {index}\n"
     )
@@ -153,7 +156,8 @@ def test_ids_that_are_numbers():
     ids = (-5, "-6", "007", 7, "8", 2**63 - 1)
     path = built(*({"id": identifier, "text": "a"} for identifier in ids))
     assert tuple(json.loads(line)["id"] for line in succeeds("get", path, "--", *ids).splitlines()) == ids
-    assert succeeds("delete", path, "--", "-5", "8", "9") == f"2 of 3 documents deleted from {path}\n"
+    said = f"2 of 3 documents deleted from {path} (no document has the id '9')\n"
+    assert succeeds("delete", path, "--", "-5", "8", "9") == said
 
 
 def test_values_of_fields_print_as_they_were_typed():
