@@ -462,6 +462,25 @@ def test_folders_types_and_sources_filter(visit):
     assert asked(page) == {"q": ["boiler"]}
 
 
+def test_folders_are_found_in_the_names_of_files(visit):
+    script = """async (sources) => {
+        const { filesOf } = await import("/static/facets.js");
+        return filesOf(sources.map((value) => ({ value, documents: 1 })))?.folder.values.map(({ value }) => value);
+    }"""
+    page = visit()
+    for sources, folders in (
+        (
+            ["https://a.example/b/c.html", "https://a.example/b/d.html", "http://b.example/"],
+            ["https://a.example/b/", "http://b.example/"],
+        ),
+        (["a/b/c/d.md", "a/b/c/e.md"], ["a/b/c/"]),
+        (["a/b.md", "a/c/d.md", "/x/y.md"], ["a/", "/x/", "a/c/"]),
+        (["a.md"], []),
+        (["Reuters", "AP"], None),
+    ):
+        assert page.evaluate(script, sources) == folders, sources
+
+
 def test_a_field_of_any_name_filters(visit):
     for place in range(len(PROTOTYPE)):
         page = visit("/?index=odd&q=cat")

@@ -155,8 +155,9 @@ export function filesOf(sources) {
   const add = (counts, name, documents) => counts.set(name, (counts.get(name) ?? 0) + documents);
   for (const { value, documents } of named) {
     add(types, typeOf(value), documents);
-    for (let end = value.indexOf("/"); end > 0; end = value.indexOf("/", end + 1)) {
-      if (value[end - 1] !== ":" && value[end + 1] !== "/") add(folders, value.slice(0, end + 1), documents);
+    for (let end = value.indexOf("/", 1); end > 0; end = value.indexOf("/", end + 1)) {
+      // The slashes of an address such as https://a.example/b end no folder.
+      if (!/[:/]/.test(value[end - 1])) add(folders, value.slice(0, end + 1), documents);
     }
   }
   // A folder with nothing but one folder is left out.
