@@ -20,7 +20,7 @@ def _say_unfinished(path: str) -> None:
         run = last_run(store, finished=False)
     if run is not None:
         added = f"an addition was interrupted after {counted(run.documents, 'document')}"
-        click.echo(f"{path}: {added}: repeat its `ctx-embed index build ... {path}` with --resume", err=True)
+        click.echo(f"{path}: {added}; repeat its command: ctx-embed index build ... {path} --resume", err=True)
 
 
 @command()

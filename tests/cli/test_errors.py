@@ -154,7 +154,7 @@ def test_one_warning_about_texts_of_unknown_words(texts):
             "encode t.txt --to y",
             "6000 of 12000 texts have too few words that the model knows ('t.txt:2', 't.txt:4', 't.txt:6', ...): they",
         ),
-        ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows too few words of 6000 texts"),
+        ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows too few words of 6,000 texts ("),
     ):
         *before, last = shell(f"CTX {command}").stderr.splitlines()
         assert last.startswith(f"Warning: {warning}")

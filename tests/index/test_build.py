@@ -97,7 +97,7 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     )
     for command in ("info", "verify --no-model"):
         said_of = Command(f"index {command}").run(path)
-        assert f"{path}: an addition was interrupted after 16 documents: repeat its" in said_of.stderr
+        assert f"{path}: an addition was interrupted after 16 documents; repeat its command: " in said_of.stderr
     # Another name of the file, and the default said, are the same build.
     (tmp_path / "link.jsonl").symlink_to(more)
     for again in (tmp_path / "link.jsonl", f"{tmp_path}/../{tmp_path.name}/more.jsonl"):

@@ -156,7 +156,7 @@ export function filesOf(sources) {
   for (const { value, documents } of named) {
     add(types, typeOf(value), documents);
     for (let end = value.indexOf("/", 1); end > 0; end = value.indexOf("/", end + 1)) {
-      // The slashes of an address such as https://a.example/b end no folder.
+      // The slashes of an address, after its scheme, end no folder.
       if (!/[:/]/.test(value[end - 1])) add(folders, value.slice(0, end + 1), documents);
     }
   }
