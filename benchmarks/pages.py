@@ -23,6 +23,7 @@ TABLES = {
     "peers.py readme": "README.md",
     "jobs.py --json benchmarks/jobs.json --calls": "README.md",
     "distilled.py --table": "docs/tutorials/distil.md",
+    "site.py --table": "docs/site.md",
     "overlap.py --table": CARD,
     "truncation.py --table": CARD,
 }

@@ -1,7 +1,8 @@
 """What search of a static site costs in a browser: bytes, times and files, and Pagefind's on the same pages.
 
-    python benchmarks/site.py FOLDER [--exclude GLOB ...] [--pagefind]
-    python benchmarks/site.py DATA/retrieval/cranfield [--pagefind]
+    python benchmarks/site.py FOLDER [--exclude GLOB ...] [--pagefind] [--store NAME]
+    python benchmarks/site.py DATA/retrieval/cranfield [--pagefind] [--store NAME]
+    python benchmarks/site.py --table
 
 FOLDER holds HTML, such as docs/_build/html, or /usr/share/doc/python3.11/html of Debian's package python3.11-doc. It
 needs Chromium; --pagefind needs the package pagefind[bin] and runs it on the same pages. Bytes are those of
@@ -9,12 +10,14 @@ bodies of answers, uncompressed by the server, and times are from the last key t
 machine; a query that is typed waits for a pause of 120 ms more.
 
 A folder in BEIR's form becomes a site with one page a document. Its judged queries are asked there, and nDCG@10 is
-printed: that of the site, of the library's hybrid search of the same index (late=False), and of Pagefind.
+printed: that of the site, of the library's hybrid search of the same index (late=False), and of Pagefind. --store keeps
+the result in benchmarks/site.json, of which --table prints the table of docs/site.md.
 """
 
 import argparse
 import html
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -26,9 +29,8 @@ from typing import Any
 from benchmarks.common import collection, ndcg
 from ctx_embed import SearchIndex
 from ctx_embed.site import export_site
-from tests.serving.page import browser as browsing
-from tests.site.pages import served
 
+RESULTS = Path(__file__).with_suffix(".json")
 QUERIES = [
     "how do I read a file line by line",
     "remember results of a function",
@@ -74,6 +76,9 @@ THEIR_PAGES = """async (query) => {
 
 def measured(folder: Path, home: str, script: str) -> dict[str, Any]:
     """Return medians over queries of bytes and milliseconds: cold, of a later query, and of one asked again."""
+    from tests.serving.page import browser as browsing
+    from tests.site.pages import served
+
     (folder / "ctx-benchmark.html").write_text(home)
     cold: list[tuple[int, float]] = []
     later: list[tuple[int, float]] = []
@@ -103,6 +108,9 @@ def measured(folder: Path, home: str, script: str) -> dict[str, Any]:
 
 def found(folder: Path, script: str, queries: dict[str, str]) -> dict[str, list[str]]:
     """Return the documents that each query finds, best first; a page is named after its document."""
+    from tests.serving.page import browser as browsing
+    from tests.site.pages import served
+
     (folder / "ctx-benchmark.html").write_text(PAGEFIND)
     with browsing.chromium() as browser, served(folder) as (url, _):
         page, _ = browsing.opened(browser)
@@ -112,8 +120,8 @@ def found(folder: Path, script: str, queries: dict[str, str]) -> dict[str, list[
     return {query: [name.removesuffix(".html") for name in names] for query, names in pages.items()}
 
 
-def judged(folder: Path, pagefind: bool) -> None:
-    """Print nDCG@10 of a collection whose documents are the pages of a site, one passage each."""
+def judged(folder: Path, pagefind: bool) -> dict[str, Any]:
+    """Return nDCG@10 of a collection whose documents are the pages of a site, one passage each."""
     documents, queries, judgements = collection(folder.parents[1], folder.name)
 
     def score(hits: dict[str, list[str]]) -> float:
@@ -142,7 +150,7 @@ def judged(folder: Path, pagefind: bool) -> None:
             theirs = found(site, THEIR_PAGES, queries)
             # It finds pages that have every word of a query.
             scores |= {"pagefind": score(theirs), "without_hits": sum(not hits for hits in theirs.values())}
-    print(json.dumps({"queries": len(queries), **scores}))
+    return {"queries": len(queries), **scores}
 
 
 def run_pagefind(folder: Path) -> None:
@@ -157,33 +165,71 @@ def files_of(folder: Path) -> dict[str, int]:
     return {"files": len(sizes), "bytes": sum(sizes)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--exclude", nargs="*", default=[])
-    parser.add_argument("--pagefind", action="store_true")
-    given = parser.parse_args()
-    if not given.folder.is_dir():
-        parser.error(f"FOLDER must be a folder of HTML, got {given.folder}")
-    if (given.folder / "corpus.jsonl").is_file():
-        judged(given.folder.resolve(), given.pagefind)
-        return
-    exclude = ["_*", "genindex*", "search.html", "*-modindex*", "pagefind", *given.exclude]
+def costs(folder: Path, exclude: list[str], pagefind: bool) -> dict[str, Any]:
+    """Return what a search of the pages in a folder costs, and what Pagefind's does."""
+    exclude = ["_*", "genindex*", "search.html", "*-modindex*", "pagefind", *exclude]
     with tempfile.TemporaryDirectory() as temporary:
         copied, index_path = Path(temporary) / "site", Path(temporary) / "site.index"
         with SearchIndex.create(index_path, chunk="passages") as index:
-            index.sync(given.folder, include=["*.html"], exclude=exclude)
+            index.sync(folder, include=["*.html"], exclude=exclude)
             for document in index.documents():
                 name = document.metadata["source"]
                 (copied / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(given.folder / name, copied / name)
+                shutil.copy(folder / name, copied / name)
             passages = export_site(index, copied / "_search").passages
-        ours = measured(copied, HOME, OURS)
-        print(json.dumps({"passages": passages, **files_of(copied / "_search"), **ours}))
-        if given.pagefind:
+        costs: dict[str, Any] = {"passages": passages}
+        costs |= {**files_of(copied / "_search"), **measured(copied, HOME, OURS)}
+        if pagefind:
             shutil.rmtree(copied / "_search")
             run_pagefind(copied)
-            print(json.dumps({"pagefind": {**files_of(copied / "pagefind"), **measured(copied, PAGEFIND, THEIRS)}}))
+            costs["pagefind"] = {**files_of(copied / "pagefind"), **measured(copied, PAGEFIND, THEIRS)}
+    return costs
+
+
+def table() -> str:
+    """Return the table of docs/site.md from the stored results."""
+    stored = json.loads(RESULTS.read_text(encoding="utf-8"))
+    names = [name for name, result in stored.items() if "passages" in result]
+    columns = [part for name in names for part in (stored[name], stored[name]["pagefind"])]
+    rows = {
+        "passages": [f"{column['passages']:,}" if "passages" in column else "" for column in columns],
+        "bytes before the first hit": [f"{column['cold_bytes'] / 1e6:.2f} MB" for column in columns],
+        "bytes of a later query": [f"{column['later_bytes'] / 1e3:.0f} kB" for column in columns],
+        "first hit, nothing loaded": [f"{column['cold_ms']:.0f} ms" for column in columns],
+        "first hit of a new query": [f"{column['later_ms']:.0f} ms" for column in columns],
+        "of a query asked again": [f"{column['again_ms']:.0f} ms" for column in columns],
+        "files": [f"{column['files']:,}, {column['bytes'] / 1e6:.1f} MB" for column in columns],
+        "nDCG@10 of cranfield": [f"{stored['cranfield'][name]:.3f}" for name in ("site", "pagefind")],
+    }
+    head = ["", *(part for name in names for part in (name, "Pagefind"))]
+    lines = [f"| {' | '.join([name, *row, *[''] * (len(columns) - len(row))])} |" for name, row in rows.items()]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * len(columns)}", *lines]
+    return re.sub(" +", " ", "\n".join(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--exclude", nargs="*", default=[])
+    parser.add_argument("--pagefind", action="store_true")
+    parser.add_argument("--store", metavar="NAME")
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table:
+        print(table())
+        return
+    if given.folder is None or not given.folder.is_dir():
+        parser.error(f"FOLDER must be a folder of HTML, got {given.folder}")
+    is_judged = (given.folder / "corpus.jsonl").is_file()
+    result = (
+        judged(given.folder.resolve(), given.pagefind)
+        if is_judged
+        else costs(given.folder, given.exclude, given.pagefind)
+    )
+    print(json.dumps(result))
+    if given.store:
+        stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps({**stored, given.store: result}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
