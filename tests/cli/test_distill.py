@@ -8,7 +8,7 @@ import pytest
 
 from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.systems import SYSTEMS
+from ctx_embed.systems import SYSTEMS, system
 from tests.helpers.cli import Command, record
 from tests.test_sentence_transformers import card
 
@@ -125,7 +125,7 @@ def test_every_system_comes_nearer_to_the_teacher(encoder):
     assert result.exit_code == 0, result.output
     history = record()["history"]
     assert min(entry["held_out_distance"] for entry in history[1:]) < history[0]["held_out_distance"]
-    assert type(load("model")[0]) is SYSTEMS[encoder]
+    assert type(load("model")[0]) is system(encoder)
 
 
 def test_options_and_a_recipe_of_a_system(here):
