@@ -200,6 +200,8 @@ def require_labels(labels: Iterable[Any]) -> None:
         # Subclasses, such as members of enumerations, could not be saved and loaded as what they are.
         if type(label) not in (str, int, float, bool) or (type(label) is float and not math.isfinite(label)):
             remedy = f"; give its value, {quoted(label.value)}" if isinstance(label, Enum) else ""
+            if isinstance(label, str) and not remedy:
+                remedy = f" of the class {type(label).__name__}; give str(label)"
             raise InputError(f"labels must be strings, finite numbers or booleans, got {quoted(label)}{remedy}")
         kinds.add(type(label))
     if len(kinds) > 1 and kinds != {int, float}:

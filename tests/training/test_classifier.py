@@ -341,6 +341,7 @@ def test_labels_keep_their_type_and_value(tmp_path, tiny_model_path, labels):
     [
         (Topic.FOOD, "; give its value, 'food'"),
         (Stars.FIVE, "; give its value, 5"),
+        (type("Name", (str,), {})("food"), " of the class Name; give str(label)"),
         (date(2024, 1, 2), ""),
         (np.datetime64("2024-01-02", "ns"), ""),
         (pd.Timestamp("2024-01-02"), ""),
