@@ -492,7 +492,9 @@ def merge_indexes(
     try:
         with replaced_folder(target, new=True) as beside:
             Database.create(beside, dataclasses.replace(first, index_id=uuid.uuid4().hex, table=1))
-            with SearchIndex.open(beside, model_for(folders[0], first, None)) as index:
+            # Only what cuts passages needs the model.
+            embedder = None if first.chunk == "none" else model_for(folders[0], first, None)
+            with SearchIndex.open(beside, embedder) as index:
                 merging = Meter("merging", unit="documents", shown=progress)
                 with index.writer.editing(progress=progress) as edit, merging as meter:
                     edit.state = dataclasses.replace(edit.state, next_id=next_id)
