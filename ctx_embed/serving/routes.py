@@ -225,9 +225,8 @@ EMPTY = "A query is empty: it finds nothing."
 # SQLite's largest integer.
 MOST_OFFSET = 2**63 - 1
 
-# How text is read that a browser can show, see :mod:`ctx_embed.reading.formats`; and the types of other files to show.
+# Readers of files that are shown as text, see :mod:`ctx_embed.reading.formats`, and the types of those shown as more.
 PLAIN = ("prose", "markdown", "code", "rows")
-# a browser shows as more than text.
 SHOWN = {**dict.fromkeys((".html", ".htm", ".xhtml"), "text/html"), ".pdf": "application/pdf"}
 # A file is shown without its scripts, frames, forms and requests, and no other page may read or frame it.
 FILE_HEADERS = {
