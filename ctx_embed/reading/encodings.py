@@ -4,7 +4,7 @@ import codecs
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from ctx_embed.errors import InputError, quoted
@@ -123,10 +123,15 @@ def _repaired(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(REPAIR, _repaired)
 
 
+def bare(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines without the carriage returns at their ends."""
+    return (line.removesuffix("\r") for line in lines)
+
+
 def decoded_lines(
     name: str, stream: io.BufferedReader, *, encoding: str | None = None, fallback: str | None = None
 ) -> Iterator[str]:
-    r"""Yield the lines of a stream, without their ends; only ``\n`` ends a line.
+    r"""Yield the lines of a stream, without ``\n``, which alone ends a line; ``\r`` before it may belong to a cell.
 
     If neither ``encoding`` nor a byte order mark says otherwise, lines are UTF-8 up to the first one that is not. That
     line and the buffered bytes after it decide between UTF-8 and ``fallback`` (None: a detected encoding). Each wrong
@@ -142,7 +147,7 @@ def decoded_lines(
             try:
                 while written := wrapper.readline(LONGEST_LINE):
                     number += 1
-                    yield written.removesuffix("\n").removesuffix("\r").removeprefix(mark)
+                    yield written.removesuffix("\n").removeprefix(mark)
                     mark = ""
             except UnicodeError:
                 raise InputError(f"{name}: must be {encoding}; give the right encoding") from None
@@ -155,7 +160,7 @@ def decoded_lines(
             number += 1
             if len(raw) > LONGEST_LINE:
                 raise InputError(f"{name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
-            line = raw.removesuffix(b"\n").removesuffix(b"\r")
+            line = raw.removesuffix(b"\n")
             try:
                 text = line.decode(encoding or UTF_8)
                 if encoding is None and not line.isascii():

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from ctx_embed.errors import InputError, quoted
-from ctx_embed.reading.encodings import decoded_lines
+from ctx_embed.reading.encodings import bare, decoded_lines
 from ctx_embed.reading.formats import LABELLED, PARQUET, SPREADSHEET, TEXT, TSV, format_of
 from ctx_embed.reading.opening import BROKEN_GZIP, opened, source_name, unpacked
 from ctx_embed.reading.tables import LABEL_FIELD, TEXT_FIELD, Raw, Table, got, kind_of, open_parquet, open_rows, taken
@@ -55,7 +55,7 @@ def read_lines(
     """Yield the lines of a path, URI or ``-``, plain or gzip, with their numbers; see :func:`decoded_lines`."""
     with opened(source) as stream:
         name = source_name(source)
-        yield from enumerate(decoded_lines(name, unpacked(stream), encoding=encoding, fallback=fallback), 1)
+        yield from enumerate(bare(decoded_lines(name, unpacked(stream), encoding=encoding, fallback=fallback)), 1)
 
 
 def read_documents(

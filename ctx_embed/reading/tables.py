@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, listed_names, missing_extra, naming_left_out, quoted
 from ctx_embed.reading.decoding import UnreadableFileError
-from ctx_embed.reading.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
+from ctx_embed.reading.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, bare, decoded_lines
 from ctx_embed.reading.formats import CSV, EXTRA, JSON, JSONL, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV, format_of
 from ctx_embed.reading.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
 from ctx_embed.reading.workers import Worker
@@ -305,9 +305,9 @@ def open_rows(
         if kind == TEXT and labelled:
             kind = LABELLED
         if kind in (JSON, JSONL):
-            yield Objects(name, kind, needed, lines)
+            yield Objects(name, kind, needed, bare(lines))
         elif kind not in USUAL:
-            yield Table(name, kind, needed, enumerate(lines, 1))
+            yield Table(name, kind, needed, enumerate(bare(lines), 1))
         else:
             if begin is None:
                 begin, encoding = 0, UTF_8
@@ -327,7 +327,7 @@ def open_rows(
                 warnings.simplefilter("ignore", WrongBytesWarning)
                 cells = _cells(name, kind, needed, again, labelled, typed)
             if cells is None:
-                yield Table(name, TEXT, needed, enumerate(again(), 1))
+                yield Table(name, TEXT, needed, enumerate(bare(again()), 1))
             else:
                 cells.raw = cells.read(again())
                 yield cells
@@ -407,7 +407,7 @@ def _has_quoted_cells(lines: Iterable[str]) -> bool:
     found = header = False
     row: list[str] = []
     size = 0
-    for line in lines:
+    for line in bare(lines):
         opens = not row and line.count('"') % 2 == 1
         size = len(line) + (size if row else 0)
         if (opens and not _OPEN_ROW.fullmatch(line)) or size > _LONGEST_CELL:
@@ -429,7 +429,7 @@ def _has_quoted_cells(lines: Iterable[str]) -> bool:
 def _split(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str] | InputError]]:
     """Yield the number of each line that is not empty, and its cells. A quoted cell may have several lines."""
     if not quoted:
-        yield from ((number, line.split(delimiter)) for number, line in enumerate(lines, 1) if line)
+        yield from ((number, line.split(delimiter)) for number, line in enumerate(bare(lines), 1) if line)
         return
     table = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=delimiter)
     while True:

@@ -7,7 +7,7 @@ import openpyxl
 import pandas
 import pyarrow
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import TextClassifier
@@ -119,6 +119,7 @@ CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
     bom=st.booleans(),
     end=st.sampled_from(["\n", "\r\n"]),
 )
+@example(rows=[("", "\r", "a\r\n")], bom=False, end="\n")
 def test_a_table_comes_back_cell_by_cell(model, delimiter, rows, bom, end):
     header = ["", "Message", "label"]
     suffix = ".tsv" if delimiter == "\t" else ".csv"
