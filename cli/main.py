@@ -198,10 +198,8 @@ class CliCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {}
         for option in self.get_params(ctx):
             if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
-                names, text = record
-                sections.setdefault(getattr(option, "section", "Options"), []).append(
-                    (names, text.replace("]  [", "; "))
-                )
+                rows = sections.setdefault(getattr(option, "section", "Options"), [])
+                rows.append((record[0], record[1].replace("]  [", "; ")))
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)

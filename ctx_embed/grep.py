@@ -109,11 +109,12 @@ class Sources:
                             yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
                         elif os.path.isfile(path) and (records := records_of(path, None, given)):
                             fields, notes = records
-                            self.report.notes |= {name: "; ".join(notes)} if notes else {}
                             with open_rows(path, needed=fields.needed, encoding=self.encoding) as table:
                                 for number, _, document in documents_in(table, fields):
                                     title = document.metadata.get("title")
                                     yield Text(name, Extracted(document.text, title=title, line=number), one_line=True)
+                                if said := dict.fromkeys([*notes, *table.notes]):
+                                    self.report.notes[name] = "; ".join(said)
                         else:
                             kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
                             with opened(path) as stream:

@@ -334,7 +334,7 @@ class _Step:
             found = records_of(file.path, options.documents, options.fields) if is_table else None
             if found is not None:
                 fields, notes = found
-                parts = in_blocks(record_documents(named, fields), writer.BATCH_DOCUMENTS)
+                parts = in_blocks(record_documents(named, fields, notes), writer.BATCH_DOCUMENTS)
             else:
                 texts = list(extract(file.path)) if is_table else texts
                 parts = iter([list(documents_of(named, texts, options.documents))])
@@ -384,8 +384,7 @@ class _Step:
                 "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
                 ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.values()),
             )
-        if notes:
-            self.result.notes[file.source] = "; ".join(notes)
+        self.result.notes |= {file.source: "; ".join(notes)} if notes else {}
         self.result.documents += len(new)
         is_new = record is None or record.problem is not None
         self.result.added += is_new

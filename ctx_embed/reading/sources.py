@@ -72,9 +72,8 @@ class Report:
 
     def print(self) -> None:
         """Print the remarks, and which files were not read, on standard error."""
-        for line in [*(f"Warning: {_printable(remark)}" for remark in self.remarks), self.left_out]:
-            if line:
-                print(line, file=sys.stderr)
+        for line in filter(None, [*(f"Warning: {_printable(remark)}" for remark in self.remarks), self.left_out]):
+            print(line, file=sys.stderr)
 
     def leave_out(self, source: str, reason: str, *, named: bool) -> None:
         """Record that a file was left out, by its name or only in a number."""

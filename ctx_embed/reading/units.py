@@ -97,8 +97,8 @@ def is_prose(values: Sequence[Any]) -> bool:
     return len(values) <= 2 * len(sentences) > 0
 
 
-def record_documents(file: File, fields: Fields) -> Iterator[Document]:
-    """Yield the documents of a file of records; raise UnreadableFileError if one of them cannot be read."""
+def record_documents(file: File, fields: Fields, notes: list[str]) -> Iterator[Document]:
+    """Yield the documents of a file of records, and add its notes; raise UnreadableFileError if one cannot be read."""
     general, identifier = _general(file), part_ids(file.source)
     with reasons(file.path), open_rows(file.path, needed=fields.needed) as table:
         for number, _, document in documents_in(table, fields):
@@ -106,6 +106,7 @@ def record_documents(file: File, fields: Fields) -> Iterator[Document]:
             line = {"line": number} if table.unit == "line" else {}
             identified = identifier(content) if document.id is None else document.id
             yield Document(document.text, identified, {**general, **line, **document.metadata})
+        notes += [note for note in table.notes if note not in notes]
 
 
 def part_ids(source: str) -> Callable[[str], str]:

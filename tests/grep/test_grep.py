@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep
@@ -36,6 +37,17 @@ def tree(tmp_path) -> Path:
 
 def names(*arguments, **options) -> set[str]:
     return {Path(hit.id).name for hit in grep(*arguments, min_relevance=0, **options)}
+
+
+def test_a_sheet_without_the_text_is_named(tmp_path):
+    with pandas.ExcelWriter(tmp_path / "a.xlsx") as book:
+        pandas.DataFrame({"name": ["Ann"]}).to_excel(book, sheet_name="Crew", index=False)
+        pandas.DataFrame({"text": [TRAINS]}).to_excel(book, sheet_name="Log", index=False)
+    sources = Sources([str(tmp_path)])
+    assert [text.extracted.text for text in sources.texts()] == [TRAINS]
+    assert [*sources.report.notes.values()] == [
+        "left out the sheet 'Crew' (no field 'text' (fields: 'name'); name the right one with --field)"
+    ]
 
 
 def test_the_place_of_the_answer(tree):

@@ -370,8 +370,8 @@ def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now, 
     index.sync(folder, include=["/*.jsonl", "/plain.json"])
     read = sync.record_documents
 
-    def changing(file, text_field):
-        documents = read(file, text_field)
+    def changing(file, *options):
+        documents = read(file, *options)
         if file.source == "table.csv":
             yield next(documents)
             os.unlink(file.path) if now is None else (folder / "table.csv").write_text(now)
@@ -819,6 +819,9 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
     frame.to_csv(folder / "b.tsv", sep="\t", index=False)
     frame.to_parquet(folder / "c.parquet")
     frame.to_excel(folder / "d.xlsx", index=False)
+    with pandas.ExcelWriter(folder / "sheets.xlsx") as book:
+        frame[["name"]].to_excel(book, sheet_name="Crew", index=False)
+        frame.rename(columns={"words": "text"}).to_excel(book, sheet_name="Log", index=False)
     (folder / "e.jsonl").write_text("".join(f'{{"mail": {{"body": "{text}"}}}}\n' for text in prose))
     frame.assign(more=prose).to_csv(folder / "f.csv", index=False)
     frame[["name", "n"]].to_json(folder / "g.jsonl", orient="records", lines=True)
@@ -831,13 +834,14 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
         **dict.fromkeys(["b.tsv", "c.parquet", "d.xlsx"], "text from 'words'"),
         "e.jsonl": "text from 'mail.body'",
         "i.csv": "text from '訳'",
+        "sheets.xlsx": "left out the sheet 'Crew' (no field 'text' (fields: 'name'); name the right one with --field)",
     }
     assert synced.failed["f.csv"] == (
         "no column 'text', and 2 columns of prose; name one of 'key', 'words', 'name', 'n', 'more' with --field"
     )
     assert synced.failed["g.jsonl"] == "no column 'text', and no column of prose; name one of 'name', 'n' with --field"
     assert {*synced.failed} == {"f.csv", "g.jsonl", "h.csv", "image.dat"}
-    assert (synced.added, synced.documents) == (6, 16)
+    assert (synced.added, synced.documents) == (7, 19)
     for source in synced.notes:
         found = [document.text for document in index.documents(f"source = '{source}'")]
         assert found == (prose if source != "i.csv" else ["これは朝の港の霧の話です。"])
