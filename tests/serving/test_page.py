@@ -86,6 +86,7 @@ SHELF = {
     "src/boiler.csv.py": "boiler = 'a boiler of csv'",
     "boiler": "A boiler without a suffix.",
     'q"uote\\s/boiler.txt': "A boiler in an odd folder.",
+    "rows.jsonl": '{"text": "The boiler is in the cellar."}\n{"text": "The key of the boiler is lost."}\n',
     "rows.csv": "id,text\n" + "".join(f"{row},Reading {row} of the boiler is normal.\n" for row in range(1, 9)),
 }
 
@@ -281,6 +282,8 @@ def test_tables_and_code_in_texts_keep_their_form(visit):
     assert hit.locator("pre").inner_text() == "def price(boiler):\n    if boiler.is_old:\n        return 130"
     assert not re.search(r"\*\*|```|\|-|:-", hit.inner_text())
     assert "boiler" in hit.locator("td mark").all_inner_texts()
+    # Rows of JSONL are texts.
+    assert hits(visit("/?index=shelf&q=the+boiler+in+the+cellar")).filter(has_text="cellar").locator("pre").count() == 0
 
 
 def test_passages_cut_anywhere_lose_no_word(visit):

@@ -22,7 +22,7 @@ export const readable = (text) => MARKUP.reduce((left, [marks, kept]) => left.re
 
 // Source code and data, which are shown as they are.
 const CODE =
-  /\.(?:[chmrstv]|cc|cpp|cs|css|cxx|clj|dart|ex|exs|f90|fs|go|gradle|hh|hpp|hs|java|jl|jsx?|json|jsonl|kt|lua|mjs|ml|php|pl|ps1|py|pyi|rb|rs|scala|scss|sh|sql|swift|tcl|tf|toml|tsx?|vue|xml|ya?ml|zig)$/i;
+  /\.(?:[chmrstv]|cc|cpp|cs|css|cxx|clj|dart|ex|exs|f90|fs|go|gradle|hh|hpp|hs|java|jl|jsx?|json|kt|lua|mjs|ml|php|pl|ps1|py|pyi|rb|rs|scala|scss|sh|sql|swift|tcl|tf|toml|tsx?|vue|xml|ya?ml|zig)$/i;
 
 /** Return whether a text comes from a file of source code. */
 export const isCode = ({ location }) => CODE.test(location?.source ?? "");
