@@ -25,6 +25,7 @@ from ctx_embed.index import SearchIndex
 from ctx_embed.index.filters import unknown_fields_message
 from ctx_embed.index.query import Options
 from ctx_embed.options import declared
+from ctx_embed.reading.encodings import settled
 from ctx_embed.reading.formats import format_of
 from ctx_embed.reading.opening import suffix_of
 from ctx_embed.serving.gate import PIECE
@@ -348,9 +349,10 @@ async def file(request: Request, served: Served, source: str) -> Response:
         said = "files are only for a server of this machine alone, without keys, --no-keys, --root-path and --cors"
         raise ApiError(403, said, "not_local")
     path, opened = await served.file(source)
-    # What a browser does not show as text is downloaded; nothing is guessed from the bytes.
+    # What a browser does not show as text is downloaded; of the bytes, only the encoding of a text is guessed.
     is_text = suffix_of(path) == Path(path).suffix.lower() and format_of(path).reader in PLAIN
-    kind = SHOWN.get(Path(path).suffix.lower(), "text/plain; charset=utf-8" if is_text else "application/octet-stream")
+    text = f"text/plain; charset={settled(opened.peek())}" if is_text else "application/octet-stream"
+    kind = SHOWN.get(Path(path).suffix.lower(), text)
     how = "attachment" if kind == "application/octet-stream" else "inline"
     name = quote(Path(path).name.encode("utf-8", "replace"))
     headers = {**FILE_HEADERS, "Content-Type": kind, "Content-Disposition": f"{how}; filename*=UTF-8''{name}"}

@@ -16,6 +16,7 @@ DOWNLOAD = "application/octet-stream"
 TYPES = {
     "a.md": "text/plain; charset=utf-8",
     "deep/er/ü b#?&.txt": "text/plain; charset=utf-8",
+    "latin café crème.txt": "text/plain; charset=cp1252",
     "page.html": "text/html",
     "page.HTM": "text/html",
     "data.xml": "text/plain; charset=utf-8",
@@ -34,7 +35,7 @@ def shelf(tmp_path_factory):
         file = path / "shelf" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         head = "Subject: the ferry\n\n" if name.endswith(".eml") else ""
-        content = f"{head}{TEXT} {name}\n".encode()
+        content = f"{head}{TEXT} {name}\n".encode("cp1252" if "latin" in name else "utf-8")
         file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     for name in ("left.txt", "replaced.txt", "gone.txt", "folder.txt", "pipe.txt"):
         (path / "shelf" / name).write_text(TEXT + name)
