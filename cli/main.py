@@ -193,6 +193,14 @@ class CliCommand(click.Command):
             if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
                 option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; raise a usage error for a text given twice, of which click alone keeps the last."""
+        given = self.make_parser(ctx).parse_args([*args])[2]
+        for option in self.params:
+            if option.type is click.STRING and not option.multiple and given.count(option) > 1 and option.nargs == 1:
+                raise click.UsageError(f"{option.opts[-1]} may be given once, got it {given.count(option)} times", ctx)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each section below its title."""
         sections: dict[str, list[tuple[str, str]]] = {}

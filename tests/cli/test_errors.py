@@ -293,6 +293,12 @@ def test_usage_mistakes_are_one_line():
         (["xyz"], "unknown command 'xyz': known are "),
         (["index", "quary", "a"], "unknown command 'quary': did you mean 'query'? known are "),
         (["demo", "-k", "9" * 40], "Invalid value for '-k'"),
+        # click alone would keep only the last.
+        (["train", "a.csv", "-o", "m", "--field", "a", "--field=b"], "--field may be given once, got it 2 times"),
+        (
+            ["index", "query", "a", "b", "--where", "x = 1", "--where", "y = 2"],
+            "--where may be given once, got it 2 times",
+        ),
     ):
         result = run(*arguments)
         assert (result.exit_code, result.stdout) == (2, "")
