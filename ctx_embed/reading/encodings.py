@@ -30,6 +30,8 @@ _LOOKED_AT = 8192
 _ANALYSED = 16384
 # The preferred encoding. Another encoding must fit the language better by more than this margin (0 to 1).
 _USUAL, _DOUBTFUL = "cp1252", 0.2
+# Of a text in an Asian encoding, at least one byte in this many is not ASCII.
+_ASCII, _LEAST_PART = bytes(range(128)), 3
 # Control characters that text hardly contains; tabs, line ends, form feeds and escapes are common in text.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 # A killed process or a full disk leaves runs of NUL bytes in a log.
@@ -72,7 +74,8 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
 
     It is UTF-8 if all but a few bytes are (see :data:`REPAIR`) or they are not text; else ``fallback``, or detected.
     """
-    text = codecs.getincrementaldecoder(UTF_8)("surrogateescape").decode(sample)
+    # Only a full sample may end within a character.
+    text = codecs.getincrementaldecoder(UTF_8)("surrogateescape").decode(sample, len(sample) < SAMPLE_BYTES)
     others = _NOT_ASCII.findall(text)
     wrong = sum("\udc80" <= character <= "\udcff" for character in others)
     if 2 * wrong <= len(others):
@@ -82,10 +85,16 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
     if fallback is not None or is_binary(sample):
         return fallback or UTF_8
     from charset_normalizer import from_bytes
+    from charset_normalizer.utils import is_multi_byte_encoding
 
-    matches = from_bytes(b"\n".join(line for line in sample.split(b"\n") if not line.isascii())[:_ANALYSED])
+    content = b"\n".join(line for line in sample.split(b"\n") if not line.isascii())[:_ANALYSED]
+    matches = from_bytes(content)
     best = matches.best()
-    if best is None:
+    # A word or two may fit an Asian encoding, which hardly has so many ASCII letters.
+    if len(content.translate(None, _ASCII)) * _LEAST_PART <= len(content):
+        if best is None or is_multi_byte_encoding(best.encoding):
+            return _USUAL
+    elif best is None:
         return UTF_8
     # Short texts fit many encodings; of these cp1252 (Windows, western Europe) is by far the most common.
     usual = any(

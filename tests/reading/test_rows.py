@@ -160,6 +160,13 @@ CYRILLIC = "Все люди рождаются свободными и равн�
 JAPANESE = "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。"
 
 
+@pytest.mark.parametrize(
+    "text", ["São Paulo is big", "Köln", "Café", "El Niño returned", "30 °C and 5 µm", "Überprüfung"]
+)
+def test_a_word_or_two_of_western_europe_are_no_asian_text(text):
+    assert settled(text.encode("cp1252")) == "cp1252"
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252", "utf-8-sig", "cp1251", "shift_jis"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt.gz"])
 def test_an_encoding_is_detected(file, standard_input, encoding, name):
