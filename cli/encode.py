@@ -45,7 +45,8 @@ def encode(
     INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSON, Parquet or a spreadsheet, plain or gzip,
     or - for standard input. The suffix of OUT names its format: .npy holds only the float32 array (texts, dimension);
     .jsonl and .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has a
-    column for each dimension; - prints JSONL, each row as it arrives if INPUT is - too. A file is written whole or not.
+    column for each dimension; - prints JSONL, each row as it arrives if INPUT is - too. A file is written whole, or not
+    at all.
 
     With --to, INPUT may be any number of files, folders, globs and URIs (s3://bucket/folder); several threads embed
     them. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,

@@ -37,7 +37,7 @@ from ctx_embed.numpy_model.late import Late
 from ctx_embed.reading import encodings
 from ctx_embed.reading.blocks import KINDS
 from ctx_embed.reading.decoding import Extracted, UnreadableFileError, reasons
-from ctx_embed.reading.encodings import REPAIR, SAMPLE_BYTES, UTF_8
+from ctx_embed.reading.encodings import ASCII, REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.reading.formats import format_of
 from ctx_embed.reading.opening import STANDARD_INPUT, opened, suffix_of, unpacked
 from ctx_embed.reading.rows import Fields, documents_in
@@ -55,7 +55,6 @@ __all__ = ["Found", "Search", "grep"]
 STANDARD_INPUT_NAME = "(standard input)"
 # A plain file of more bytes than this, and every pipe, is read in pieces of about this many.
 PIECE_BYTES = 1 << 20
-_ASCII = bytes(range(128))
 # The structure of a piece by the reader of its file; Markdown counts as prose, since a piece may begin anywhere.
 _PIECE_KINDS = {"rows": "rows", "code": "code"}
 
@@ -163,7 +162,7 @@ def pieces(
     encoding = encoding or encodings.marked(raw)
     if encoding is None and encodings.is_binary(raw):
         raise UnreadableFileError("binary", counted=True)
-    first = len(raw) - len(raw.lstrip(_ASCII))
+    first = len(raw) - len(raw.lstrip(ASCII))
     chosen = encoding or (UTF_8 if first == len(raw) else encodings.settled(raw[first:][:SAMPLE_BYTES]))
     errors = REPAIR if chosen == UTF_8 else "replace"
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(chosen)(errors), translate=True)

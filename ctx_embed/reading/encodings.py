@@ -31,7 +31,7 @@ _ANALYSED = 16384
 # The preferred encoding. Another encoding must fit the language better by more than this margin (0 to 1).
 _USUAL, _DOUBTFUL = "cp1252", 0.2
 # Of a text in an Asian encoding, at least one byte in this many is not ASCII.
-_ASCII, _LEAST_PART = bytes(range(128)), 3
+ASCII, _LEAST_PART = bytes(range(128)), 3
 # Control characters that text hardly contains; tabs, line ends, form feeds and escapes are common in text.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 # A killed process or a full disk leaves runs of NUL bytes in a log.
@@ -91,7 +91,7 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
     matches = from_bytes(content)
     best = matches.best()
     # A word or two may fit an Asian encoding, which hardly has so many ASCII letters.
-    if len(content.translate(None, _ASCII)) * _LEAST_PART <= len(content):
+    if len(content.translate(None, ASCII)) * _LEAST_PART <= len(content):
         if best is None or is_multi_byte_encoding(best.encoding):
             return _USUAL
     elif best is None:
