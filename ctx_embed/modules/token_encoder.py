@@ -370,6 +370,8 @@ class TokenEncoder(InputModule):
         """Round each row of a float32 table to 255 levels, so that it is saved as int8 without a loss."""
         self.embedding.weight.copy_(dequantized(*quantized(self.embedding.weight)))
 
+    # Lengths decide what is computed: torch.compile would compile nearly every batch anew.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         """Add ``sentence_embedding`` (B, m) to the features, in the module's dtype (float32 for a float16 module)."""
         input_ids = features["input_ids"]

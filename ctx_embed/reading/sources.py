@@ -10,15 +10,11 @@ from dataclasses import dataclass, field
 from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ctx_embed.errors import InputError, missing_extra, shortened
 from ctx_embed.reading.formats import EXTRA, FORMATS, format_of
 from ctx_embed.reading.opening import STANDARD_INPUT, filesystem, is_remote, said, suffix_of
 from ctx_embed.reading.walking import File, Rules, is_index, walk
-
-if TYPE_CHECKING:
-    pass
 
 # Suffixes of the files that are read from a folder; .json is not one of them, since such files are often settings.
 FOLDER_SUFFIXES = (".txt", *(suffix for suffix, known in FORMATS.items() if known.rows and suffix != ".json"))

@@ -50,6 +50,25 @@ def test_encode_calls_the_modules_that_have_hooks(tiny_model_path, place):
         seen.clear()
 
 
+@pytest.mark.parametrize("place", ["", "0"])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_compiled_modules_embed_as_before(tiny_model_path, place, wrapped):
+    model = ctx_embed.load(tiny_model_path, "cpu")
+    texts = [" ".join(SENTENCES[:count]) for count in range(len(SENTENCES))]
+    expected = model.encode(texts)
+    module = model.get_submodule(place)
+    if not wrapped:
+        module.compile(backend="eager")
+    elif place:
+        model[0] = torch.compile(module, backend="eager")
+    else:
+        model = torch.compile(model, backend="eager")
+    np.testing.assert_allclose(model.encode(texts), expected, atol=2e-6)
+    found = model.get_submodule("0")(model.preprocess(texts))["sentence_embedding"]
+    found.sum().backward()
+    np.testing.assert_allclose(torch.nn.functional.normalize(found.detach(), dim=1), expected, atol=2e-6)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # texts are cut
 def test_a_call_may_have_a_length_of_its_own(tiny_model_path):
     model = ctx_embed.load(tiny_model_path, "cpu")
