@@ -128,13 +128,14 @@ class Features(dict[str, Tensor]):
             raise KeyError(name)
         longest = int(self._lengths.max()) if len(self._lengths) else 0
         mask = torch.arange(longest, device=self._lengths.device) < self._lengths[:, None]
-        found = mask.to(torch.int64)
+        # What a module reads from here on is padded, also if the input was packed.
+        self.pop("cu_seq_lens_q", None)
+        self["attention_mask"] = mask.to(torch.int64)
         if name == "token_embeddings":
             tokens = self._tokens()
-            found = tokens.new_zeros(*mask.shape, tokens.shape[1])
-            found[mask] = tokens
-        self[name] = found
-        return found
+            self[name] = tokens.new_zeros(*mask.shape, tokens.shape[1])
+            self[name][mask] = tokens
+        return self[name]
 
 
 def _reads_loaded_phrases(module: nn.Module, keys: Any) -> None:
@@ -338,7 +339,8 @@ class TokenEncoder(InputModule):
         Returns:
             ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0. If that would be
             mostly padding, as for a book among sentences: packed ``input_ids`` (1, N), and ``cu_seq_lens_q`` (B + 1,),
-            the start of each text, which is sentence-transformers' form of flattened inputs.
+            the start of each text, which is sentence-transformers' form of flattened inputs. With a prompt also
+            ``prompt_length``, the number of its tokens.
         """
         for text in inputs:
             if not isinstance(text, str):
@@ -353,17 +355,16 @@ class TokenEncoder(InputModule):
             self._warned = True
             first = [inputs[place] for place in unread[:MOST_EXAMPLES]]
             warnings.warn(UnknownTextsWarning(first, len(unread), len(lengths), self.normalized), stacklevel=2)
+        # A Pooling after this module may leave the prompt out.
+        features: dict[str, Any] = {"prompt_length": len(self.read([prompt], None, limit)[0])} if prompt else {}
         padded_size = len(lengths) * int(lengths.max(initial=0))
         if padded_size > PADDED_TOKENS and padded_size > 2 * len(ids):
-            offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
-            return {
-                "input_ids": torch.from_numpy(ids.astype(np.int64))[None],
-                "cu_seq_lens_q": torch.from_numpy(offsets),
-            }
-        mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
-        padded = np.zeros(mask.shape, dtype=np.int64)
-        padded[mask] = ids
-        return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+            offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
+            return features | {"input_ids": torch.from_numpy(ids.astype(np.int64))[None], "cu_seq_lens_q": offsets}
+        mask = (np.arange(lengths.max(initial=0)) < lengths[:, None]).astype(np.int64)
+        padded = np.zeros_like(mask)
+        padded[mask > 0] = ids
+        return features | {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
 
     @torch.no_grad()
     def round_table(self) -> None:

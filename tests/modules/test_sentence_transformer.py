@@ -88,7 +88,19 @@ def test_a_call_may_have_a_length_of_its_own(tiny_model_path):
 def test_a_pooling_reads_the_tokens(tokenizer):
     modules = [make_model(tokenizer)[0], Dense(16, 16, module_input_name="token_embeddings"), Pooling(16, "mean")]
     expected = sentence_transformers.SentenceTransformer(modules=modules, device="cpu")
-    assert np.allclose(type(ctx_embed.load())(modules=modules).encode(SENTENCES), expected.encode(SENTENCES))
+    model = type(ctx_embed.load())(modules=modules)
+    assert np.allclose(model.encode(SENTENCES), expected.encode(SENTENCES))
+    # It may leave out the prompt, also where it is most of the text, and where texts are packed.
+    model.set_pooling_include_prompt(False)
+    for prompt, texts in (
+        (f"{SENTENCES[0]} ", SENTENCES[1:]),
+        ("the ", [" ".join(SENTENCES) * 1000, *SENTENCES[1:] * 20]),
+    ):
+        length = len(tokenizer.encode(prompt, add_special_tokens=False))
+        tokens = model.encode(texts, prompt=prompt, output_value="token_embeddings", batch_size=len(texts))
+        expected = torch.stack([of_text[length:].mean(0) for of_text in tokens])
+        found = model.encode(texts, prompt=prompt, convert_to_tensor=True, batch_size=len(texts))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["int8", "binary", "ubinary"])
