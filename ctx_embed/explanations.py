@@ -225,7 +225,7 @@ def nearest(model: Given, query: str, passage: str) -> list[Nearest]:
         return []
     added = contextualizer.added_by_tokens(ids[:own][: len(late.weights)])
     weights = np.maximum(added @ added.sum(0), 0)
-    found = _entries(tokenizer, ids[own:][late.places[0]])
+    found = _entries(tokenizer, tokenizer([passage])[0][late.places[0]])
     columns = _entries(tokenizer, ids[:own]), (weights / weights.sum()).tolist(), found, late.cosines[0].tolist()
     return [Nearest(*values) for values in zip(*columns, strict=False)]
 

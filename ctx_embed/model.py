@@ -271,16 +271,18 @@ class Model:
         Only a Contextualizer has it.
         """
         with warnings.catch_warnings():
-            # These texts were read before, with warnings.
+            # It was read before, with warnings.
             warnings.simplefilter("ignore")
-            read = self.read([query, *(text[:LATE_CHARACTERS] for text in texts)])
-        own = int(read.lengths[0]) if read is not None else 0
-        if read is None or not own or not of_query.any():
+            read = self.read([query])
+        if read is None or not len(read.ids) or not of_query.any():
             return None
         from ctx_embed.numpy_model.late import late_interaction
 
-        ids = read.ids
-        return late_interaction(read.contextualizer, ids[:own], of_query, ids[own:], read.lengths[1:], vectors)
+        ids, lengths = read.tokenizer([text[:LATE_CHARACTERS] for text in texts])
+        # The vectors of passages that the model cannot read are zero.
+        is_read = vectors.any(axis=1)
+        ids, lengths = ids[np.repeat(is_read, lengths)], lengths * is_read
+        return late_interaction(read.contextualizer, read.ids, of_query, ids, lengths, vectors)
 
     @property
     def tokenizer(self) -> Tokenizer | None:

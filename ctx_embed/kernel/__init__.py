@@ -33,7 +33,7 @@ _CALLS: dict[str, tuple[Any, int]] = {
     "ctx_model_new": (ctypes.c_void_p, 1),
     "ctx_embed": (ctypes.c_int64, 6),
     "ctx_added": (ctypes.c_int64, 5),
-    "ctx_nearest": (ctypes.c_int64, 12),
+    "ctx_nearest": (ctypes.c_int64, 14),
     "ctx_words_new": (ctypes.c_void_p, 3),
     "ctx_words_add": (ctypes.c_int64, 6),
     "ctx_words_entries": (ctypes.c_int64, 5),

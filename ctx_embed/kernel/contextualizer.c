@@ -465,45 +465,38 @@ void ADDED(const ctx_model *model, const float *x, i64 n, float *c, float *v, fl
     }
 }
 
-/* See ctx_nearest. slots (a power of 2,): zeros, a table that finds entries (tokens,), which of the
- * query each is (tokens,), or -1; last (Q,): -1; row (M,), half (Q,); held (tokens, Q + 1): of each
- * entry, the cosines of its row with q, and 1 over its length. */
-void NEAREST(const ctx_model *model, const i32 *query, const float *q, i64 Q, i64 kept,
-             const i32 *ids, const i64 *lengths, const float *c, i64 n, i32 *slots, i64 size,
-             i32 *entries, i32 *of_query, i32 *last, float *row, float *half, float *held,
-             float *best, i32 *which, i64 *having) {
-    i64 M = model->M, used = 0;
+/* See ctx_nearest. of_query (entries,): the first of the query's tokens that is this one, or -1;
+ * last (Q,): -1; row (M,), half (Q,); held (entries, Q + 1): of each entry, the cosines of its row
+ * with q, and 1 over its length. */
+void NEAREST(const ctx_model *model, const i32 *of_query, const float *q, i64 Q, i64 kept,
+             const i32 *ids, const i64 *lengths, const float *c, i64 n, i32 *last, float *row,
+             float *half, float *held, float *best, i32 *which, i64 *having) {
+    i64 M = model->M, rest = sizeof *row * (model->p.m - kept);
+    EACH(entry, model->p.entries) {
+        float *of = held + entry * (Q + 1);
+        row_of(model, (i32)entry, row);
+        memset(row + kept, 0, rest);
+        float length = sqrtf(dot(row, row, M));
+        of[Q] = length > 0 ? 1 / length : 0;
+        dots(q, Q, row, M, of[Q], of);
+    }
     for (i64 p = 0; p < n; p++, c += M, best += Q, which += Q) {
         float square = dot(c, c, M) + 1e-12f;
         dots(q, Q, c, M, 1, half);
         EACH(i, Q) best[i] = -1, which[i] = -1;
         EACH(t, lengths[p]) {
-            i32 entry = *ids++;
-            u64 at = (u64)entry * 0x9E3779B97F4A7C15ull >> 32;
-            while (slots[at &= size - 1] && entries[slots[at] - 1] != entry) at++;
-            int new = !slots[at];
-            if (new) entries[used] = entry, slots[at] = (i32)++used;
-            i64 place = slots[at] - 1;
+            i32 entry = *ids++, first = of_query[entry];
+            float *of = held + entry * (Q + 1);
             row_of(model, entry, row);
-            for (i64 j = kept; j < model->p.m; j++) row[j] = 0;
-            float *of = held + place * (Q + 1);
-            if (new) {
-                float length = sqrtf(dot(row, row, M));
-                of[Q] = length > 0 ? 1 / length : 0;
-                dots(q, Q, row, M, of[Q], of);
-                of_query[place] = -1;
-                for (i64 i = Q; i-- > 0;) if (query[i] == entry) of_query[place] = (i32)i;
-            }
+            memset(row + kept, 0, rest);
             float scale = 1 / sqrtf(square + (of[Q] > 0) + 2 * dot(row, c, M) * of[Q]);
             EACH(i, Q) {
                 float cosine = (of[i] + half[i]) * scale;
                 if (cosine > best[i]) best[i] = cosine, which[i] = (i32)t;
             }
-            i32 first = of_query[place];
             if (first >= 0 && last[first] != p) having[first]++, last[first] = (i32)p;
         }
     }
-    EACH(i, Q) for (i64 k = 0; k < i; k++) if (query[k] == query[i]) having[i] = having[k], k = i;
 }
 
 #if !defined(__AVX2__)
@@ -522,8 +515,7 @@ void embed_avx2(ctx_model *, work *, const i32 *, i64, const i64 *, const double
 void added_avx2(const ctx_model *, const float *, i64, float *, float *, float *, float *, float *,
                 float *);
 void nearest_avx2(const ctx_model *, const i32 *, const float *, i64, i64, const i32 *, const i64 *,
-                  const float *, i64, i32 *, i64, i32 *, i32 *, i32 *, float *, float *, float *,
-                  float *, i32 *, i64 *);
+                  const float *, i64, i32 *, float *, float *, float *, float *, i32 *, i64 *);
 
 /* The CRC-32 of this file when it was compiled, by which a stale library is known. */
 API const char *ctx_source(void) { return SOURCE; }
@@ -631,30 +623,31 @@ API i64 ctx_added(const ctx_model *model, const float *x, i64 n, float *c, float
 /* For n packed passages and 4 k = Q query tokens, the highest cosine of q, a unit row (Q, M), and
  * d + c over the passage's tokens, and at which token: best, which (n, Q); -1 without tokens. d are
  * unit rows of `kept` features, c (n, M) what is added to each. having (Q,): how many passages have
- * each id of `query`, -1 for none. Returns as ctx_embed does. */
-API i64 ctx_nearest(const ctx_model *model, const i32 *query, const float *q, i64 Q, i64 kept,
-                    const i32 *ids, const i64 *lengths, const float *c, i64 n, float *best,
-                    i32 *which, i64 *having) {
-    i64 tokens = 0, size = 16, M = model->M;
-    EACH(p, n) tokens += lengths[p];
-    EACH(i, tokens) if ((u32)ids[i] >= model->p.entries) return -2;
-    while (size < 2 * tokens) size *= 2;
-    float *row = malloc((M + 2 * Q + size + tokens * (Q + 3)) * sizeof *row), *half = row + M;
+ * each id of `query`, -1 for none. Ids are rows of `table`, some of the model's as stored, instead
+ * of its own. Returns 0; -1: no memory. */
+API i64 ctx_nearest(const ctx_model *of, const void *table, i64 entries, const i32 *query,
+                    const float *q, i64 Q, i64 kept, const i32 *ids, const i64 *lengths,
+                    const float *c, i64 n, float *best, i32 *which, i64 *having) {
+    ctx_model own = *of, *model = &own;
+    own.p.entries = entries;
+    if (own.p.levels) own.p.levels = table;
+    else own.p.rows = table;
+    float *row = malloc((own.M + 2 * Q + entries * (Q + 2)) * sizeof *row), *half = row + own.M;
     if (!row) return -1;
-    i32 *last = (i32 *)(half + Q), *slots = last + Q, *entries = slots + size;
-    i32 *of_query = entries + tokens;
-    float *held = (float *)(of_query + tokens);
-    memset(last, -1, Q * sizeof *last);
-    memset(slots, 0, size * sizeof *slots);
+    float *held = half + Q;
+    i32 *last = (i32 *)(held + entries * (Q + 1)), *of_query = last + Q;
+    memset(last, -1, (Q + entries) * sizeof *last);
     memset(having, 0, Q * sizeof *having);
+    for (i64 i = Q; i-- > 0;) if (query[i] >= 0) of_query[query[i]] = (i32)i;
 #if defined(WITH_AVX2)
-    if (model->p.path == AVX2)
-        nearest_avx2(model, query, q, Q, kept, ids, lengths, c, n, slots, size, entries, of_query,
-                     last, row, half, held, best, which, having);
+    if (own.p.path == AVX2)
+        nearest_avx2(model, of_query, q, Q, kept, ids, lengths, c, n, last, row, half, held, best,
+                     which, having);
     else
 #endif
-        nearest_plain(model, query, q, Q, kept, ids, lengths, c, n, slots, size, entries, of_query,
-                      last, row, half, held, best, which, having);
+        nearest_plain(model, of_query, q, Q, kept, ids, lengths, c, n, last, row, half, held, best,
+                      which, having);
+    EACH(i, Q) if (query[i] >= 0) having[i] = having[of_query[query[i]]];
     free(row);
     return 0;
 }

@@ -17,8 +17,9 @@ from ctx_embed.kernel import PATHS, Kernel
 ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
 # What the kernel returns without memory; -2 stands for an id beyond the table.
 WITHOUT_MEMORY = -1
-# Maximum number of remembered words, about 8 MB. When there are more, the table starts empty again.
-MOST_WORDS = 1 << 18
+# Maximum number of remembered words, about 12 MB, and of a table for a few texts, whose memory is in use sooner. When
+# there are more, the table starts empty again.
+MOST_WORDS, FEW_WORDS = 1 << 18, 1 << 13
 # C reads words 8 bytes at a time.
 END = "\0" * 9
 
@@ -80,6 +81,7 @@ class Model:
 
     def nearest(
         self,
+        table: NDArray[Any],
         query: NDArray[Any],
         tokens: NDArray[np.float32],
         ids: NDArray[Any],
@@ -89,7 +91,8 @@ class Model:
         """Return what the Q ids of a query, with their unit rows (Q, kept), find in n packed passages.
 
         It is the highest cosines (n, Q), at which tokens (n, Q), and how many passages have each id (Q,). A passage's
-        context (n, kept) is added to its tokens' unit rows. A passage without tokens has -1 in both.
+        context (n, kept) is added to its tokens' unit rows. A passage without tokens has -1 in both. Ids are places in
+        ``table`` (entries, m), rows as the model's are stored; -1 in the query is none of them.
         """
         ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
         (count, kept), n = tokens.shape, len(lengths)
@@ -99,13 +102,10 @@ class Model:
         names[:count] = query
         rows = self._padded(tokens, np.zeros((Q - count, kept), np.float32), contexts)
         best, places = np.empty((n, Q), np.float32), np.empty((n, Q), np.int32)
-        given = address(ids), address(lengths), address(rows) + Q * rows.strides[0], n
-        found = address(best), address(places), address(having)
-        failed = self._nearest(self._pointer, address(names), address(rows), Q, kept, *given, *found)
-        if failed == WITHOUT_MEMORY:
+        given = address(table), len(table), address(names), address(rows), Q, kept
+        passages = address(ids), address(lengths), address(rows) + Q * rows.strides[0], n
+        if self._nearest(self._pointer, *given, *passages, address(best), address(places), address(having)):
             raise MemoryError("not enough memory to compare these passages")
-        if failed:
-            raise IndexError("ids must be rows of the table")
         return best[:, :count], places[:, :count], having[:count]
 
 
@@ -114,14 +114,14 @@ class Words:
 
     ``cuts`` are ASCII characters that are tokens of their own wherever they stand. ``wordpiece`` has the vocabulary as
     compact JSON, the number of ids, and the maximum length of a word; with it, words of ASCII letters and digits
-    are read here, in lower case.
+    are read here, in lower case. ``few``: the table is for a few texts.
     """
 
-    def __init__(self, kernel: Kernel, cuts: str, wordpiece: tuple[bytes, int, int] | None = None) -> None:
+    def __init__(self, kernel: Kernel, cuts: str, wordpiece: tuple[bytes, int, int] | None, few: bool) -> None:
         kinds = np.zeros(128, np.uint8)
         kinds[[ord(character) for character in cuts]] = 1
         seed = int.from_bytes(os.urandom(8), "little") >> 1
-        self._table = kernel.ctx_words_new(seed, MOST_WORDS, address(kinds))
+        self._table = kernel.ctx_words_new(seed, FEW_WORDS if few else MOST_WORDS, address(kinds))
         if not self._table:
             raise MemoryError("not enough memory for the model")
         weakref.finalize(self, kernel.ctx_free, self._table).atexit = False

@@ -272,9 +272,14 @@ class PackedContextualizer:
         self, query: Ids, tokens: Floats, ids: Ids, lengths: Lengths, contexts: Floats
     ) -> tuple[Floats, NDArray[np.int32], Lengths]:
         """Return :meth:`ctx_embed.kernel.library.Model.nearest`, with the kernel or by the equations."""
+        # The place of each id among those that occur, without sorting; ids below 0 are none, either.
+        order = np.full(len(self.table.values), -1, np.int32)
+        order[ids.astype(np.uint32)] = 0
+        entries = np.flatnonzero(order == 0)
+        order[entries] = np.arange(len(entries))
+        names, at = order[query], order[ids]
         if self._in_c is not None:
-            return self._in_c.nearest(query, tokens, ids, lengths, contexts)
-        entries, at = np.unique(ids, return_inverse=True)
+            return self._in_c.nearest(self.table.stored(entries), names, tokens, at, lengths, contexts)
         rows = unit_rows(self.table.rows(entries)[:, : tokens.shape[1]])
         products = rows @ tokens.T
         best, places = np.full((2, len(lengths), len(tokens)), -1, np.float32)
@@ -285,7 +290,7 @@ class PackedContextualizer:
                 squares = rows[own].any(1) + 2 * (rows[own] @ context) + context @ context + 1e-12
                 cosines = (products[own] + tokens @ context) / np.sqrt(squares)[:, None]
                 best[passage], places[passage] = cosines.max(0), cosines.argmax(0)
-                having += np.isin(query, entries[own])
+                having += np.isin(names, own)
         return best, places.astype(np.int32), having
 
     def added_by_tokens(self, ids: Ids) -> Floats:

@@ -30,6 +30,7 @@ from ctx_embed import second_order
 from ctx_embed.errors import InputError, described, nearest_name, quoted
 from ctx_embed.files import POINTER, is_pointer, open_regular, replaced_file
 from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
+from ctx_embed.kernel.library import address
 from ctx_embed.options import DEFAULT
 from ctx_embed.text import normalisation
 from ctx_embed.text.tokenizer import parts_of, require_no_gaps
@@ -63,6 +64,8 @@ MOST_PARTS, MOST_REPLACED, LONGEST_PATTERN = 100, 100, 1000
 # Turns digits into zeros and the rest into spaces, so that large numbers are found ten times faster than by a pattern.
 _DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 
+# Rows of the table that are read by calls before its map is used.
+FEW_ROWS = 4096
 # How many numbers are checked, rows of the table hashed, and bytes of files hashed at a time.
 CHECKED_NUMBERS, BLOCK_ROWS, READ_BYTES = 1 << 22, 4096, 1 << 18
 FILE = "fingerprint.json"
@@ -234,10 +237,11 @@ class Tensors:
         self.dtypes: dict[str, str] = {}
         require_file(path, LARGEST_WEIGHTS)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-            weakref.finalize(self, os.close, self._descriptor).atexit = False
+            self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            weakref.finalize(self, os.close, self.descriptor).atexit = False
             self._opened = self._state()
-            content = self.content = np.frombuffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
+            self.rows_read = 0
+            content = self.content = np.frombuffer(mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
             if len(content) < 8:
                 raise ValueError("it is cut short")
             size = int(content[:8].view("<u8")[0])
@@ -283,7 +287,7 @@ class Tensors:
                 )
 
     def _state(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
+        found = os.fstat(self.descriptor)
         return found.st_size, found.st_mtime_ns
 
     def require_unchanged(self) -> None:
@@ -297,7 +301,7 @@ class Tensors:
         for start in range(0, len(self.content), READ_BYTES):
             # Where possible not from the memory map, whose pages would count as memory of the process.
             block: Any = self.content[start : start + READ_BYTES].data
-            found.update(os.pread(self._descriptor, READ_BYTES, start) if hasattr(os, "pread") else block)
+            found.update(os.pread(self.descriptor, READ_BYTES, start) if hasattr(os, "pread") else block)
         self.require_unchanged()
         return found
 
@@ -335,6 +339,20 @@ class TokenTable(NamedTuple):
         if self.scales is not None:
             rows *= self.scales[ids, None]
         return rows
+
+    def stored(self, ids: NDArray[np.int64]) -> Array:
+        """Return the rows (n, m) of ids (n,) as they are stored: by calls while they are few.
+
+        To touch a row of the map puts 64 KB around it into the memory of the process.
+        """
+        values, file = self.values, self.tensors
+        is_mapped = file is not None and hasattr(os, "pread") and np.may_share_memory(values, file.content)
+        if not is_mapped or file is None or not len(ids) or file.rows_read > FEW_ROWS:
+            return values[ids]
+        file.rows_read += len(ids)
+        begin, size = address(values) - address(file.content), values[0].nbytes
+        found = [os.pread(file.descriptor, size, begin + size * row) for row in ids.tolist()]
+        return np.frombuffer(b"".join(found), values.dtype).reshape(len(ids), -1)
 
 
 class SavedContextualizer:

@@ -11,7 +11,7 @@ import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 import numpy as np
@@ -387,7 +387,7 @@ class TextTokenizer:
                         if does_wordpiece:
                             vocabulary = model.__getstate__().partition(b'"vocab":{')[2]
                             wordpiece = vocabulary, self._entries, model.max_input_chars_per_word
-                        self._words = Words(in_c, self._cuts, wordpiece)
+                        self._words = Words(in_c, self._cuts, wordpiece, self._new <= WORDS_BEFORE_WORDPIECE)
                     words = self._words
             found = Found(words, texts)
             if not found.unknown:
@@ -396,13 +396,21 @@ class TextTokenizer:
             does_wordpiece = self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words
             if words.reads_wordpiece or not does_wordpiece:
                 break
-        # Unknown words go through the tokenizer in one batch, except long ones.
-        new = self._tokenized([normalised(word) for word in found.unknown if len(word) <= LONG_WORD])
-        for place, word in enumerate(found.unknown):
-            if len(word) > LONG_WORD:
-                new.insert(place, self._of_long_word(word))
+        # Unknown words go through the tokenizer in one batch, except long ones, and entries: those are found sooner.
+        longest = self.tokenizer.model.max_input_chars_per_word if self._lowers_words else 0
+        read: dict[str, Sequence[int] | NDArray[np.int32]] = {}
+        for word in found.unknown:
+            is_plain = len(word) <= longest and word.isascii() and word.isalnum()
+            entry = self.tokenizer.token_to_id(word.lower()) if is_plain else None
+            if entry is not None and entry < self._entries:
+                read[word] = [entry]
+            elif len(word) > LONG_WORD:
+                read[word] = self._of_long_word(word)
+        others = [word for word in found.unknown if word not in read]
+        read |= zip(others, self._tokenized(list(map(normalised, others))), strict=True)
+        new = [read[word] for word in found.unknown]
         starts = np.array([0, *accumulate(map(len, new))], np.int64)
-        ids = np.concatenate(new)
+        ids = np.fromiter(chain.from_iterable(new), ID)
         if self._adding.acquire(blocking=False):
             # A caller that comes while another one adds does not wait: its words stay unknown for this once.
             try:

@@ -60,18 +60,20 @@ letters = st.text("abB1é#", max_size=7)
     texts=st.lists(st.lists(letters, max_size=4).map(" ".join), min_size=1, max_size=4),
     longest=st.integers(1, 9),
     lowercase=st.booleans(),
+    before=st.sampled_from([0, 2000]),
 )
-def test_the_kernel_does_wordpiece_as_the_tokenizer_does(entries, texts, longest, lowercase):
+def test_words_have_the_ids_of_the_tokenizers_wordpiece(entries, texts, longest, lowercase, before):
     vocabulary = {entry: place for place, entry in enumerate(["[UNK]", '"', "\\", *sorted(entries)])}
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=longest))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tokenizers_of_texts, "WORDS_BEFORE_WORDPIECE", 0)
+        patched.setattr(tokenizers_of_texts, "WORDS_BEFORE_WORDPIECE", before)
         ours = TextTokenizer(tokenizer)
         for _ in range(2):
             assert split(*ours(texts)) == plain(tokenizer, texts)
-    assert (ours._words is not None and ours._words.reads_wordpiece) == (lowercase and any(map(str.split, texts)))
+    in_c = lowercase and not before and any(map(str.split, texts))
+    assert (ours._words is not None and ours._words.reads_wordpiece) == in_c
 
 
 @pytest.mark.skipif(kernel() is None, reason="only the kernel does WordPiece")
@@ -103,8 +105,9 @@ def test_wordwise_is_seen_from_the_parts():
 
 @pytest.mark.skipif(kernel() is None, reason="only the kernel remembers words")
 def test_words_are_tokenized_once_and_begun_anew_at_the_limit(tokenizer, monkeypatch):
-    monkeypatch.setattr(library, "MOST_WORDS", 4)
+    monkeypatch.setattr(library, "FEW_WORDS", 4)
     ours = TextTokenizer(tokenizer)
+    ours._lowers_words = False  # else entries are read without the tokenizer
     asked: list[str] = []
     original = ours._tokenized
     monkeypatch.setattr(ours, "_tokenized", lambda words: asked.extend(words) or original(words))
