@@ -243,17 +243,20 @@ def test_two_encoders_are_compared(reviews):
     assert compare.run("results", "results", *["--encoder", "random"] * 3).exit_code == 2
 
 
-def test_a_system_says_that_it_is_not_trained_and_costs_stand_beside_the_scores(reviews):
-    encoders = ("--encoder", "random", "--encoder", "dan")
+def test_a_system_says_that_it_is_not_trained(reviews):
     with pytest.warns(UserWarning, match="^dan is not trained"):
-        result = EVAL.run("--task", reviews, *encoders, "--protocol", "quick", "-o", "results")
+        result = evaluated("--task", reviews, "--encoder", "random", "--encoder", "dan", "--protocol", "quick")
     assert result.exit_code == 0, result.output
     said = "dan is not trained: it has random weights over the default model's token table; train one with"
     assert result.stdout.count(said) == 1
     assert said in Path("results/results.md").read_text()
     assert [encoder["remark"][:18] for encoder in report()["encoders"]] == ["", "dan is not trained"]
-    costs = [row for row in rows_of(result.stdout) if len(row) == 4]
-    assert [(row[0], row[2] == "0") for row in costs] == [("random", True), ("dan", False)]
+
+
+def test_costs_stand_beside_the_scores(reviews):
+    shown = EVAL.succeeds("--task", reviews, "--encoder", "random", "--encoder", "default", "--protocol", "quick")
+    costs = [row for row in rows_of(shown) if len(row) == 4]
+    assert [(row[0], row[2] == "0") for row in costs] == [("random", True), ("default", False)]
     assert report()["encoders"][0]["cost"]["texts"] == 30
 
 
