@@ -77,6 +77,19 @@ def serving_settings(index: Path, **settings: float) -> Iterator[Server]:
 
 
 @contextmanager
+def answering(index: Path, **settings: Any) -> Iterator[httpx.Client]:
+    """Answer requests in this process, with settings, which takes a tenth of the time of a server's start."""
+    # Some tests that start servers run where none is installed, and skip.
+    from starlette.testclient import TestClient
+
+    from ctx_embed.serving.app import create_app
+    from ctx_embed.serving.settings import Settings
+
+    with TestClient(create_app(Settings([index], **settings)), base_url="http://localhost") as client:
+        yield client
+
+
+@contextmanager
 def _running(arguments: list[str], variables: dict[str, str]) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         log, said = Path(folder) / "log", Path(folder) / "said"

@@ -25,7 +25,7 @@ from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error
 from tests.index.support.child import ENVIRONMENT
 from tests.index.support.cross_encoder import save_cross_encoder
-from tests.serving.server import asking, get, post, serving
+from tests.serving.server import answering, asking, get, post, serving
 
 VECTOR = [float(place == 3) for place in range(320)]
 
@@ -101,10 +101,11 @@ def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_requ
     places = [{"source": "notes.md", "line": 1}, {"source": "report.pdf", "page": 1}]
     with SearchIndex.create(tmp_path / "cut", chunk="sentences") as index:
         index.add([notes, "Prices rise.\fWages fall in the north."], ["notes.md", "report.pdf"], places)
-    with serving(tmp_path / "cut") as server:
+    with answering(tmp_path / "cut") as client:
 
         def hit(query: str, **options: object) -> dict:
-            (found,) = asking(server, "cut")("search", query=query, k=1, mode="words", **options)["hits"]
+            body = {"query": query, "k": 1, "mode": "words", **options}
+            (found,) = client.post("/v1/indexes/cut/search", json=body).json()["hits"]
             return found
 
         cat = hit("slept noon")

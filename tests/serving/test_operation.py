@@ -26,7 +26,7 @@ from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.child import ENVIRONMENT
-from tests.serving.server import get, make_index, post, serving, serving_settings
+from tests.serving.server import answering, get, make_index, post, serving, serving_settings
 
 JSON = {"Content-Type": "application/json"}
 
@@ -220,13 +220,12 @@ def test_a_long_query_ends_at_the_deadline_that_a_request_asks_for(server, mode)
     assert get(f"{server.url}/healthz").status_code == 200
 
 
-def test_a_search_that_takes_too_long_is_given_up(tmp_path):
-    path = make_index(tmp_path / "notes.index")
-    with serving_settings(path, search_timeout=1e-6) as server:
+def test_a_search_that_takes_too_long_is_given_up(index_path):
+    with answering(index_path, search_timeout=1e-6) as client:
         for body in ({"query": "cat"}, {"query": "cat", "fuse": True}, {"like": "cat"}):
-            answer = post(f"{server.url}/v1/indexes/notes.index/search", json=body)
+            answer = client.post("/v1/indexes/notes.index/search", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
-        assert get(f"{server.url}/v1/server").json()["limits"]["search_seconds"] == 1e-6
+        assert client.get("/v1/server").json()["limits"]["search_seconds"] == 1e-6
 
 
 def test_each_limit_has_its_status(tmp_path):
