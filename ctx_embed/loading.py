@@ -40,7 +40,7 @@ KNOWN_CLASSES = (
 )
 # The output of this package's encoders, which the modules after them change.
 FEATURE = "sentence_embedding"
-# sentence-transformers 5.7 and 6 define Normalize in different files, and both export it here.
+# The versions of sentence-transformers define Normalize in different files, and all export it here.
 NORMALIZE = "sentence_transformers.sentence_transformer.modules.Normalize"
 
 

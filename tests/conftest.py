@@ -72,7 +72,6 @@ def make_model(tokenizer, **options):
 
     torch.manual_seed(0)
     module = Contextualizer(tokenizer, **{"dimension": 16, "steps": 2, "rank": 4, **options})
-    module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
     return SentenceTransformer(modules=[module, Normalize()], device="cpu")
 
 

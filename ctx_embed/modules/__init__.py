@@ -11,6 +11,6 @@ from ctx_embed.modules.contextualizer_pooling import ContextualizerPooling
 
 __all__ = ["Contextualizer", "ContextualizerPooling"]
 
-# sentence-transformers saves a class under its ``__module__``. 5.7 and 6 define Normalize in different files and both
-# export it here: under this name a model saved with one opens with the other.
+# sentence-transformers saves a class under its ``__module__``. Its versions define Normalize in different files and all
+# export it here: under this name a model saved with one opens with the others.
 modules.Normalize.__module__ = modules.__name__

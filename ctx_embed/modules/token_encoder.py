@@ -321,10 +321,7 @@ class TokenEncoder(InputModule):
         return {**super().get_config_dict(), "max_seq_length": self._max_seq_length}
 
     def on_model_ready(self, model: BaseModel) -> None:
-        """Set a model card that identifies the model to other programs, however the model was made.
-
-        Called by sentence-transformers 6 for every new model; 5.7 does not.
-        """
+        """Set a model card that identifies the model to other programs, however the model was made."""
         self.normalized = any(type(module).__name__ == "Normalize" for module in model.children())
         if type(model.model_card_data) is SentenceTransformerModelCardData:
             model.model_card_data.__class__ = Card
@@ -472,9 +469,6 @@ class TokenEncoder(InputModule):
         module.load_state_dict(weights)
         module.store = "int8" if SCALES in tensors.stored else "float32"
         module.source = paths[0].parent
-        # sentence-transformers 5.7 does not call on_model_ready.
-        listed = cls.load_file_path(model_name_or_path, "modules.json", **{**hub, "subfolder": ""})
-        module.normalized = listed is not None and '.Normalize"' in Path(listed).read_text(encoding="utf-8")
         if known := cls.load_file_path(model_name_or_path, LABELLED_TEXTS, **hub):
             try:
                 # A memory map allocates nothing if the header declares an array larger than the file.

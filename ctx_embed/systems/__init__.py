@@ -202,5 +202,4 @@ def untrained(
         torch.manual_seed(seed)
         module = system(name)(tokenizer, dimension or 256, phrases=phrases, weights=weights, **options)
     module.labelled_texts = labelled_texts
-    module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
     return SentenceTransformer(modules=[module, Normalize()], device="cpu")

@@ -139,7 +139,6 @@ def new_encoder(
     own = read_vocabulary(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
     torch.manual_seed(seed)
     module = system(encoder)(own, **architecture)
-    module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
     return SentenceTransformer(modules=[module, Normalize()], device=device)
 
 
