@@ -126,8 +126,7 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
         error.message = shortened(error.message, LONGEST_MESSAGE)  # type: ignore[misc]  # click shows that of the instance
         raise
     except ModuleNotFoundError as error:
-        needed = left_out("this", error)
-        if needed is None:
+        if (needed := left_out(f"ctx-embed {click.get_current_context().invoked_subcommand}", error)) is None:
             raise
         said = needed
     except (MemoryError, RuntimeError) as error:

@@ -24,7 +24,7 @@ from typing import TypeAlias, cast
 
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning
+from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning, examples
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.options import require_size
@@ -186,9 +186,8 @@ def encode_dataset(
             warnings.warn(UnknownTextsWarning(first, texts, rows), stacklevel=2)
         stored = store.count()
         if not run.was_complete and run.name == "0000" and stored < rows:
-            said = (
-                f"{rows - stored:,} of {rows:,} rows have an id that another row has, too: one row of each id is stored"
-            )
+            shared = f" ({examples(store.repeated, len(store.repeated))})" if store.repeated else ""
+            said = f"{rows - stored:,} of {rows:,} rows share an id with another one{shared}: one of each id is stored"
             warnings.warn(ReadingWarning(f"{said}; name a field of different ids with --id-field"), stacklevel=2)
         lines = [line for note in run.parts.values() for line in note["named"]][:NAMED]
         return Encoded(rows, stored, run.total("bad"), lines, embedder.dimension, run.was_complete, report)

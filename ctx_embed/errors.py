@@ -10,6 +10,7 @@ import re
 import reprlib
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -99,6 +100,14 @@ class UnknownTextsWarning(UserWarning):
             share = f"{count:,} texts" if texts is None else f"{count} of {texts} texts"
             named = examples(self.first, count)
             super().__init__(f"{share} have too few words that the model knows ({named}): they are {result}")
+
+
+def warn(message: str | Warning) -> None:
+    """Warn the caller of this package: the warning names its line."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ctx_embed"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def shortened(text: str, most: int = SHOWN) -> str:

@@ -90,6 +90,8 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
     chosen = _format(options)
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --queries")
+    if not all(map(str.strip, texts)):
+        raise InputError("the query is empty; give a word or a question")
     asked: Any = list(texts)
     if source is not None and Path(source).suffix == ".npy":
         import numpy as np

@@ -88,8 +88,8 @@ class Hit:
             like ``fused`` if the reranker gives cosines. None without a reranker.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
         document: the whole text of its document, if the search asked for it; None otherwise.
-        corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the
-            modes ``words`` and ``hybrid``; None if there are none.
+        corrected: what was searched for instead of words and quoted phrases of the query that the index lacks, by these
+            as typed, in the modes ``words`` and ``hybrid``; None if there are none.
         relevance: the share (0 to 1) of questions without an answer in the index whose best passage would score lower,
             see :mod:`ctx_embed.index.hits`; None unless the query is a text with a token that the model
             knows.

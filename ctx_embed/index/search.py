@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.deadlines import require_time
-from ctx_embed.errors import InputError, OtherModelError, listed_names, quoted
+from ctx_embed.errors import InputError, OtherModelError, listed_names, quoted, warn
 from ctx_embed.index.database import Passage
 from ctx_embed.index.faiss_file import NEIGHBOURS
 from ctx_embed.index.filters import field_path
@@ -91,8 +90,7 @@ def embedded(query: Query, model: Callable[[], Model], dimension: int) -> Query:
         if query.mode == "dense":
             raise
         if query.mode == "hybrid":
-            # The caller of SearchIndex.search is warned.
-            warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
+            warn(f"found by words alone, not by meaning: {error}")
         return replace(query, mode="words", vectors=np.zeros((len(query.texts), dimension), np.float32))
 
 
@@ -174,7 +172,7 @@ class Search:
                     text,
                     lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None,
                 )
-            changed = [place for place, words in enumerate(corrected) if words]
+            changed = [place for place, words in enumerate(corrected) if any('"' not in typed for typed in words)]
             # Without the model of the index, words alone count.
             with suppress(OtherModelError):
                 if changed:

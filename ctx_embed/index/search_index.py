@@ -9,14 +9,13 @@ import shutil
 import sqlite3
 import threading
 import uuid
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from ctx_embed.deadlines import within
-from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
+from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name, warn
 from ctx_embed.files import replaced_folder
 from ctx_embed.index import faiss_file
 from ctx_embed.index.chunking import checked_chunk
@@ -276,7 +275,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)
             if unknown := self._folder.read(lambda view: view.store.unknown_fields(new)):
-                warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=3)
+                warn(UnknownFieldsWarning(unknown_fields_message(unknown)))
         return condition
 
     def get(self, identifier: Id) -> Document | None:

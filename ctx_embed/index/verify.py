@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
+from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError, examples
 from ctx_embed.index.database import NEXT, READERS_PATIENCE, SCHEMA, WORDS, Database, expanded
 from ctx_embed.index.faiss_file import crc32_of
 from ctx_embed.index.folder import View
@@ -89,12 +89,13 @@ def _tables(store: Database) -> Iterator[str]:
         yield f"{store.path}: documents with wrong checksums: {len(damaged)}, in the rows {named}"
     if "origins" in found:
         # A document may be deleted while the record of its file stays; that does no harm.
-        ((lost,),) = store.run(
-            "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
+        lost = store.run(
+            "SELECT id FROM origins WHERE id IN (SELECT id FROM documents) "
             "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
         )
         if lost:
-            yield f"{store.path}: {lost} documents of followed folders have lost their file"
+            named = examples((identifier for (identifier,) in lost), len(lost))
+            yield f"{store.path}: {len(lost)} documents of followed folders have lost their file ({named})"
     store.require_all_rows()
 
 
@@ -177,6 +178,8 @@ def _vectors_of_texts(store: Database, embedder: Model) -> Iterator[str]:
     titled = view.settings.titled
     again = embedder.documents([of.embedded(titled)[row - of.row] for row, (of, *_) in passages.items()])
     with np.errstate(over="ignore", invalid="ignore"):
-        apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
+        apart = rows[~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)].tolist()
     if apart:
-        yield f"{store.folder}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"
+        named = examples(dict.fromkeys(passages[row].document.id for row in apart), len(apart))
+        said = f"{len(apart)} of {len(rows)} passages, embedded again, differ from their stored vectors"
+        yield f"{store.folder}: {said} (of the documents {named})"

@@ -329,20 +329,20 @@ class Corrections:
     _tokens: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def applied(self, query: str, is_known: Callable[[str], bool]) -> tuple[str, dict[str, str]]:
-        """Return a query as it is searched for, and the corrections of its words outside of phrases, by these words."""
+        """Return a query as it is searched for, and the corrections: of words outside of phrases, and of phrases."""
         if len(self._corrected) > REMEMBERED_WORDS:
             self._corrected.clear()
         # Questions in plain language quote words that passages need not have side by side. If no passage has all
         # phrases of a query, it goes without all of its marks: those that are left would pair up anew.
-        quoted = asked(query).phrases
+        corrected, quoted = dict[str, str](), asked(query).phrases
         if quoted and not self.store.run(ANY_PASSAGE, (" AND ".join(quoted),)):
             query = without_marks(query)
-        corrected: dict[str, str] = {}
+            corrected = {phrase: phrase.strip('"') for phrase in quoted}
         for word in list(dict.fromkeys(asked(query).loose))[:MOST_WORDS]:
             if not (SHORTEST <= len(word) <= LONGEST and _LETTERS.fullmatch(word)):
                 continue
             # Words in capitals are names and abbreviations; others than those typed stand for signs.
-            if word.isupper() or word not in query or len(corrected) == MOST_CORRECTED:
+            if word.isupper() or word not in query or len(corrected) >= MOST_CORRECTED + len(quoted):
                 continue
             key = word.lower()
             if key not in self._corrected:

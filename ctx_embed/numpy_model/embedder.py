@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from ctx_embed import second_order
 from ctx_embed.deadlines import require_time
-from ctx_embed.errors import InputError, UnknownTextsWarning, described, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, described, unknown_name, warn
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Model
 from ctx_embed.numpy_model.saved import (
@@ -445,7 +444,7 @@ class Embedder:
         vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
-            warnings.warn(UnknownTextsWarning(unread, len(unread), len(listed), bool(zeros)), stacklevel=2)
+            warn(UnknownTextsWarning(unread, len(unread), len(listed), bool(zeros)))
         return vectors[0] if isinstance(texts, str) else vectors
 
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:

@@ -270,7 +270,17 @@ def _labels(where: str, value: Any, field: str, typed: bool) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(labels))
 
 
-def estimated_count(files: Sequence[str]) -> int | None:
+class Estimate(int):
+    """A number that is printed as ``about 12,000``."""
+
+    def __str__(self) -> str:
+        return f"about {int(self)}"
+
+    def __format__(self, spec: str) -> str:
+        return f"about {int(self):{spec}}"
+
+
+def estimated_count(files: Sequence[str]) -> Estimate | None:
     """Estimate the number of rows of files from their sizes and first lines; return None if that is impossible."""
     total = 0.0
     for file in files:
@@ -287,7 +297,7 @@ def estimated_count(files: Sequence[str]) -> int | None:
                 total += len(lines) * os.path.getsize(file) / max(stream.tell(), 1)
         except (InputError, OSError, *BROKEN_GZIP):
             return None
-    return round(total) or None
+    return Estimate(round(total)) or None
 
 
 def in_blocks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:

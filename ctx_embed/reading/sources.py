@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
 
-from ctx_embed.errors import InputError, missing_extra, shortened
+from ctx_embed.errors import MOST_EXAMPLES, InputError, missing_extra, shortened
 from ctx_embed.reading.formats import EXTRA, FORMATS, format_of
 from ctx_embed.reading.opening import STANDARD_INPUT, filesystem, is_remote, said, suffix_of
 from ctx_embed.reading.walking import File, Rules, is_index, walk
@@ -40,12 +40,13 @@ def _printable(text: str) -> str:
 class Report:
     """Which files were left out: counted by reason, or named.
 
-    ``skipped`` counts files and folders by reason, ``lacking`` files that need the extra ``documents`` by suffix; by
-    path, ``failed`` says why files could not be read, and ``notes`` how files were read in another way than usual.
-    ``remarks`` are about folders and globs.
+    ``skipped`` counts files and folders by reason, of which ``examples`` names the first few; ``lacking`` counts files
+    that need the extra ``documents`` by suffix; by path, ``failed`` says why files could not be read, and ``notes`` how
+    files were read in another way than usual. ``remarks`` are about folders and globs.
     """
 
     skipped: Counter[str] = field(default_factory=Counter)
+    examples: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     lacking: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -54,8 +55,10 @@ class Report:
     @property
     def left_out(self) -> str:
         """A message that says which files were not read, and why; empty if all were read."""
-        counts = self.skipped.most_common()
-        said = [f"{count} {_PLURALS.get(reason, reason) if count > 1 else reason}" for reason, count in counts]
+        said = []
+        for reason, count in self.skipped.most_common():
+            named = [shortened(source, SHOWN) for source in self.examples[reason]] + ["..."] * (count > MOST_EXAMPLES)
+            said.append(f"{count} {_PLURALS.get(reason, reason) if count > 1 else reason} ({', '.join(named)})")
         parts = [f"skipped {', '.join(said)}"] if said else []
         for what, reasons in (("read", self.notes), ("could not read", self.failed)):
             named = [f"{shortened(source, SHOWN)} ({reason})" for source, reason in islice(reasons.items(), NAMED)]
@@ -77,6 +80,7 @@ class Report:
             self.failed[source] = reason
         else:
             self.skipped[reason] += 1
+            self.examples[reason] += [source] * (self.skipped[reason] <= MOST_EXAMPLES)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import re
 import string
 import threading
 import unicodedata
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby
@@ -20,7 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
 from ctx_embed.deadlines import CHARACTERS_AT_ONCE, in_pieces, require_time
-from ctx_embed.errors import InputError, examples
+from ctx_embed.errors import InputError, examples, warn
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
 from ctx_embed.text.normalisation import Translation, normalised, with_places
@@ -345,10 +344,9 @@ class TextTokenizer:
             # The counts make most messages different, so that Python does not filter them as repeated warnings.
             cut = np.flatnonzero(lengths > limit)
             named = examples((texts[place] for place in cut.tolist()), len(cut))
-            warnings.warn(
+            warn(
                 f"{len(cut)} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were cut to "
-                f"max_seq_length={limit} ({named}); raise it, or set it to None to read all",
-                stacklevel=4,
+                f"max_seq_length={limit} ({named}); raise it, or set it to None to read all"
             )
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
             lengths = lengths.clip(max=limit)

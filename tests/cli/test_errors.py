@@ -113,8 +113,7 @@ def test_a_warning_is_one_line_without_code(texts):
         f"Warning: the text '日本語' has {few}: it is embedded as zeros, so it is like no other text"
     )
     assert reason == "no hits: nothing is like the query"
-    warning, reason = shell("CTX index query notes.index ' '").stderr.splitlines()
-    assert warning.startswith("Warning: the text is empty: ")
+    assert shell("CTX index query notes.index ' '").stderr == "Error: the query is empty; give a word or a question\n"
     # The model names a script that it cannot read, so nothing else is said about unknown words.
     (texts / "notes.txt").write_text("кошка\nсобака\n")  # noqa: RUF001
     assert shell("CTX encode notes.txt -o x.npy").stderr.count("Warning") == 1
@@ -305,7 +304,7 @@ def test_usage_mistakes_are_one_line():
         assert f"Error: {said}" in result.stderr.splitlines()[-1]
 
 
-LACKING = f"this needs torch, which the light installation leaves out: {installation()}"
+LACKING = f"ctx-embed train needs torch, which the light installation leaves out: {installation()}"
 
 
 @pytest.mark.parametrize(

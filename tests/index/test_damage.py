@@ -121,8 +121,12 @@ def test_texts_that_are_not_those_of_the_vectors_are_found(path, database):
     with closing(Database(path)) as store, store.writing():
         store.connection.execute("UPDATE documents SET text = 'something else' WHERE row IN (7, 8)")
         store.store_checksums("row IN (7, 8)")
+        named = ", ".join(
+            repr(identifier) for (identifier,) in store.run("SELECT id FROM documents WHERE row IN (7, 8)")
+        )
     words = f"{database}: the word lists are not those of the texts (their words differ)"
-    assert verified(path) == [words, f"{path}: 2 of 48 passages, embedded again, differ from their stored vectors"]
+    said = f"2 of 48 passages, embedded again, differ from their stored vectors (of the documents {named})"
+    assert verified(path) == [words, f"{path}: {said}"]
     with SearchIndex.open(path, HashModel()) as index:
         assert index.verify(embed=False) == [words]
 

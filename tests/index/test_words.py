@@ -300,6 +300,8 @@ def test_what_stays_as_typed(typos):
     assert corrected(typos, "AB1236") == corrected(typos, "MAYRO") == []
     assert corrected(typos, "mayo") == []  # a word of the language
     assert corrected(typos, '"washing machine" manaul') == [(2, {"manaul": "manual"})]
+    # No passage has the phrase, so it goes without its marks, and the hits say so.
+    assert corrected(typos, '"manual washing"')[0][1] == {'"manual washing"': "manual washing"}
     assert corrected(typos, "mxxhine") == []  # two edits of a short word
     assert all(words is None for _, words in corrected(typos, "machne", "dense"))
     # Only whole words are respelled.

@@ -291,6 +291,7 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
     files = [source.name for source in find_sources([folder])]
     assert [document.text for document in read(*files)] == ["b", "a", "b"]
     assert estimated_count(files) == 3
+    assert f"{estimated_count(files):,}" == str(estimated_count(files)) == "about 3"
     assert estimated_count(["-"]) is None
 
 

@@ -36,6 +36,7 @@ function origin({ metadata, location }, fileOf) {
     title !== undefined && source !== undefined && !LINK.test(source) && valueText(source),
     page != null && `page ${valueText(page)}`,
     line != null && `line ${valueText(line)}`,
+    address && !LINK.test(web) && /\.zip\//i.test(source) && "opens the zip",
     location?.heading,
   ].filter(Boolean);
   const target = Number.isInteger(page) && !address.includes("#") ? `${address}#page=${page}` : address;

@@ -252,6 +252,7 @@ def test_several_queries(index):
     table = succeeds("query", index, "cats", "films", "-k", 1).splitlines()
     assert (table[0], table[3:5]) == ("cats", ["", "films"])
     assert fails("query", index, "--queries", "-", input="") == "-: no queries; give at least one line of text"
+    assert fails("query", index, " ") == "the query is empty; give a word or a question"
 
 
 def test_usage_mistakes():
@@ -330,7 +331,8 @@ def test_the_last_line_says_what_was_read_and_what_was_not(folder):
     assert succeeds("sync", "notes", "n.index") == "n.index: 1 file added, 3 unchanged (1 document, 2 passages)\n"
     (folder / "link.md").symlink_to(folder.parent)
     assert succeeds("sync", "notes", "n.index", "--include", "*.md") == (
-        "n.index: 2 files removed, 2 unchanged; skipped 2 not included, 1 link out of the folder\n"
+        "n.index: 2 files removed, 2 unchanged; skipped 2 not included (broken.pdf, c.txt), "
+        "1 link out of the folder (link.md)\n"
     )
     assert succeeds("get", "n.index", "b.md").startswith('{"text": "Un café')
 
@@ -342,7 +344,7 @@ def test_watch_follows_changes_and_ends_with_ctrl_c(folder, tiny_model_path):
     command = [sys.executable, "-m", "ctx_embed", "index", "sync", "notes", "n.index", "--watch"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        assert process.stdout.readline() == "n.index: nothing changed in 1 file; skipped 2 not included\n"
+        assert process.stdout.readline() == "n.index: nothing changed in 1 file; skipped 2 not included (b.md, c.md)\n"
         assert process.stderr.readline() == "Watching notes; Ctrl-C ends.\n"
         # The watcher may need a moment to start: changes go on until one is seen.
         line, number, end = "", 0, time.monotonic() + 60
