@@ -85,10 +85,13 @@ SLOW = {"torch", "sentence_transformers", "transformers", "sklearn", "scipy", "f
 
 # Runs commands in one process, and prints the exit code of each and what is loaded after it.
 SCRIPT = """
-import shlex, sys
+import json, os, shlex, sys, sysconfig
 import ctx_embed
 from ctx_embed.cli.main import run
 dir(ctx_embed)
+# A small part of Python's library is enough for the demo.
+paths = sysconfig.get_paths
+sysconfig.get_paths = lambda *given: paths(*given) if given else {"stdlib": os.path.dirname(json.__file__)}
 for command in sys.argv[1:]:
     sys.argv = ["ctx-embed", *shlex.split(command)]
     try:
