@@ -19,8 +19,9 @@ import torch
 import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.bulk_encoding import encode_dataset
-from ctx_embed.cli.main import COMMANDS, MainGroup, errors_in_one_line, main
+from ctx_embed.cli.main import COMMANDS, errors_in_one_line, main
 from ctx_embed.errors import InputError, installation
+from ctx_embed.grep import Search
 from ctx_embed.index.build import merge_indexes
 from ctx_embed.kernel import kernel_name
 from ctx_embed.training.vocabulary import learn_vocabulary
@@ -258,6 +259,7 @@ def test_one_thing_has_one_option_name():
 CALLED = {
     "dedupe": ctx_embed.dedupe,
     "encode": encode_dataset,
+    "grep": Search,
     "vocab": learn_vocabulary,
     "index merge": merge_indexes,
     "index query": SearchIndex.search,
@@ -323,6 +325,8 @@ LACKING = f"ctx-embed train needs torch, which the light installation leaves out
             for name, remedy in (
                 ("train", "repeat the command to continue after the last complete epoch"),
                 ("distill", "repeat the command to continue where it stopped"),
+                ("eval run", "repeat the command to continue; finished scores are stored"),
+                ("index build", "repeat the command with --resume to continue where it stopped"),
                 ("predict", "nothing was changed"),
             )
         ),
@@ -330,9 +334,9 @@ LACKING = f"ctx-embed train needs torch, which the light installation leaves out
     ],
 )
 def test_what_goes_wrong_in_a_command_is_one_line_and_a_bug_keeps_its_traceback(monkeypatch, error, name, code, said):
-    command = click.Command(name, callback=Mock(side_effect=error))
-    monkeypatch.setattr(MainGroup, "get_command", lambda *_: command)
-    result = run(name)
+    (command,) = (each for names, each in commands() if " ".join(names) == name)
+    monkeypatch.setattr(command, "make_context", Mock(side_effect=error))
+    result = run(*name.split())
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said and f"{said}\n")
     assert (result.exception is error) == isinstance(error, ZeroDivisionError)
 

@@ -206,6 +206,9 @@ SIGNS += [
 ]
 
 
+CLASSES = ["alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "xdigit"]
+
+
 def rule(random) -> str:
     name = "/".join(random.choice(NAMES + SIGNS) for _ in range(random.choice((1, 1, 1, 2, 3))))
     start, end = random.choice(("", "", "", "!", "/", "!/", "#")), random.choice(("", "", "", "/", " ", "  ", "\\"))
@@ -230,6 +233,10 @@ def test_rules_are_those_of_git(tmp_path):
                 content = end.join(rule(random) for _ in range(random.randint(1, 5))) + random.choice((end, ""))
                 written = random.choice((b"", b"\xef\xbb\xbf")) + content.encode()
                 (tmp_path / str(tree) / folder / ".gitignore").write_bytes(written)
+    # Each class of characters, and a name for each character; of what is a space, git has a table of its own.
+    for name in CLASSES:
+        make(tmp_path / name, {chr(code): "x" for code in range(1, 128) if chr(code) not in "./\v\f"})
+        (tmp_path / name / ".gitignore").write_text(f"[[:{name}:]]\n")
     files = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
     files = [path for path in files if not path.endswith("/.gitignore")]
     subprocess.run(["git", "init", "-q", tmp_path], check=True)

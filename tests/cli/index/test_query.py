@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from ctx_embed import Hit, SearchIndex
-from ctx_embed.cli.index.query import print_hits
+from ctx_embed.cli.index.documents import SHOWN_CHARACTERS
+from ctx_embed.cli.index.query import INDENT, print_hits
 from tests.helpers.cli import Command
 
 COMMAND = Command("index")
@@ -131,6 +132,14 @@ def test_hits_of_one_document_stand_together(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3:2] == ["0.9000  a  year: 2020", "0.7000  a  year: 2020"]
     assert lines[3:5] == ["    the second passage", "0.8000  b"]
+
+
+def test_of_a_long_snippet_so_many_characters_are_shown(capsys):
+    print_hits("nine", [Hit("a", 0.9, f"nine {'o' * 40} " * 30, {})])
+    shown = capsys.readouterr().out.splitlines()[1]
+    assert shown.count("nine") > 2
+    assert shown.endswith("…")
+    assert len(shown) <= len(INDENT) + SHOWN_CHARACTERS
 
 
 def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
