@@ -358,7 +358,8 @@ class DistillationJob(DistillationOptions):
     )
     exclude: Sequence[str | Path] = option(
         (),
-        "Never train on the texts in this file, in any of its columns. They still count for the vocabulary.",
+        "Never train on the texts in this file, in any of its columns, nor on their labels. They still count for the "
+        "vocabulary.",
         section=OPTIONS,
     )
     cache: Path | None = option(

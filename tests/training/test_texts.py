@@ -231,6 +231,8 @@ def test_labelled_files_have_a_label_first_and_a_text_last(tmp_path):
     second.write_text("1\t9\tvery good\n")
     skip.write_text(json.dumps({"note": "x", "lines": {"a.tsv": [4, 9]}}))
     assert read_labelled_files([first, second], skip) == (["1", "0", "1"], ["good", "bad", "very good"])
+    less = read_labelled_files([first, second], skip, excluded=frozenset({words_of("Very good!")}))
+    assert less == (["1", "0"], ["good", "bad"])
     assert error(read_labelled_files, [second]) == "the labelled files must have at least two labels, got 1"
     second.write_text("no tab\n")
     assert error(read_labelled_files, [second]) == f"{second}, line 1: 'no tab' is not label<TAB>text"

@@ -206,7 +206,8 @@ def _read(
     for model in (teacher, second_teacher):
         if model is not None and taught_dimension > (most := model.get_embedding_dimension() or dimension):
             raise InputError(f"dimension must be at most the teacher's {most}, got {taught_dimension}")
-    mixture = read_mixture(job.sources, job.seed, read_excluded(job.exclude), job.text_field)
+    excluded = read_excluded(job.exclude)
+    mixture = read_mixture(job.sources, job.seed, excluded, job.text_field)
     taught = len(mixture.taught_rows)
     job = job.for_texts(taught)
     job.trained_on(taught, mixture.excluded)
@@ -228,7 +229,7 @@ def _read(
                 )
     labelled, phrases = None, None
     if job.labelled:
-        labelled = read_labelled_files(job.labelled, job.skip, job.text_field, job.label_field)
+        labelled = read_labelled_files(job.labelled, job.skip, job.text_field, job.label_field, excluded)
     if start is not None:
         module = require_encoder(start)
         tokenizer = module.backend_tokenizer

@@ -277,11 +277,12 @@ def read_labelled_files(
     skip: str | Path | None = None,
     text_field: str | None = None,
     label_field: str | None = None,
+    excluded: Set[str] = frozenset(),
 ) -> tuple[list[str], list[str]]:
     """Return the labels and texts of files, see :func:`ctx_embed.reading.rows.read_labelled_rows`.
 
     In lines of tab-separated columns the last one is the text. ``skip`` is a JSON file of lines to leave out,
-    ``{"lines": {file name: [numbers from 1]}}``.
+    ``{"lines": {file name: [numbers from 1]}}``; texts whose words are ``excluded`` are left out, too.
     """
     skipped: dict[str, set[int]] = {}
     if skip is not None:
@@ -295,9 +296,10 @@ def read_labelled_files(
     for path in paths:
         left_out = skipped.get(Path(path).name, set())
         for number, label, text in read_labelled_rows(path, text_field, label_field):
-            if number not in left_out:
+            text = well_formed(text.rpartition("\t")[2])
+            if number not in left_out and words_of(text) not in excluded:
                 labels.append(label)
-                texts.append(well_formed(text.rpartition("\t")[2]))
+                texts.append(text)
     if len(set(labels)) < 2:
         raise InputError(f"the labelled files must have at least two labels, got {len(set(labels))}")
     return labels, texts
