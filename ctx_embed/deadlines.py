@@ -44,13 +44,21 @@ def timely(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def in_pieces(text: str, cut: re.Pattern[str] | None = None) -> Iterator[str]:
-    """Yield a text in pieces that stop where ``cut`` does (None: anywhere), with a look at the deadline before each."""
+    """Yield a text in pieces that stop where ``cut`` does (None: anywhere), with a look at the deadline before each.
+
+    ``cut`` looks at one character beyond the one or two that it matches.
+    """
     start = 0
     while start < len(text):
         require_time()
         stop = start + CHARACTERS_AT_ONCE
-        if cut is not None:
-            found = cut.search(text, stop)
-            stop = found.end() if found else len(text)
+        while cut is not None and stop < len(text):
+            require_time()
+            end = stop + CHARACTERS_AT_ONCE
+            # At the end it does not see the character beyond.
+            if (found := cut.search(text, stop, end)) and found.end() < end:
+                stop = found.end()
+                break
+            stop = end - 2
         yield text[start:stop]
         start = stop

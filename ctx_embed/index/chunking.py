@@ -163,22 +163,16 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
-def _offsets(own: Any) -> Callable[[str], list[Span]]:
-    """Return a function from a text to the spans of its tokens, which uses a tokenizer if there is one."""
-    if own is None:
-        return words
-    return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
-
-
-def _own_tokenizer(model: Model) -> Tokenizer | None:
-    """Return a copy of the model's tokenizer that neither truncates nor pads; None if it has none."""
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        return None
-    own = Tokenizer.from_str(tokenizer.to_str())
+def _tokenizer(model: Model) -> TextTokenizer | None:
+    """Return the model's tokenizer, or a copy that neither truncates nor pads; None if it has none."""
+    known = getattr(model.backend, "text_tokenizer", None)
+    if isinstance(known, TextTokenizer) or model.tokenizer is None:
+        # It caches words, so embedding the passages does not tokenize these words again.
+        return known
+    own = Tokenizer.from_str(model.tokenizer.to_str())
     own.no_truncation()
     own.no_padding()
-    return own
+    return TextTokenizer(own)
 
 
 def passages_of(model: Model, size: int | None = None) -> Passages:
@@ -187,18 +181,15 @@ def passages_of(model: Model, size: int | None = None) -> Passages:
         longest = getattr(model.backend, "max_seq_length", None)
         # Leave two tokens for the special tokens that many models add.
         size = PASSAGE_TOKENS if longest is None else max(1, min(PASSAGE_TOKENS, int(longest) - 2))
-    own = _own_tokenizer(model)
-    if own is None:
+    tokenizer = _tokenizer(model)
+    if tokenizer is None:
         return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
-    # The model's own tokenizer caches words, so embedding the passages does not tokenize these words again.
-    known = getattr(model.backend, "text_tokenizer", None)
-    tokenizer = known if isinstance(known, TextTokenizer) else TextTokenizer(own)
 
     def count(texts: Sequence[str]) -> list[int]:
         batches = (texts[first : first + COUNTED_AT_ONCE] for first in range(0, len(texts), COUNTED_AT_ONCE))
         return [length for batch in batches for length in tokenizer(batch, merged=False)[1].tolist()]
 
-    return Passages(size, count, _offsets(own))
+    return Passages(size, count, tokenizer.offsets)
 
 
 def checked_chunk(chunk: Any) -> str:
@@ -214,5 +205,6 @@ def chunker(chunk: str, model: Any) -> Cut:
     kind, _, size = chunk.partition(":")
     if kind == "passages":
         return passages_of(model, int(size) if size else None).of_all
-    cut = tokens(int(size), _offsets(_own_tokenizer(model))) if size else {"none": whole, "sentences": sentences}[kind]
+    offsets = words if not size or (tokenizer := _tokenizer(model)) is None else tokenizer.offsets
+    cut = tokens(int(size), offsets) if size else {"none": whole, "sentences": sentences}[kind]
     return lambda texts: [cut(text) for text, _ in texts]

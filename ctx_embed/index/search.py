@@ -22,7 +22,7 @@ from ctx_embed.index.folder import View
 from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.query import BY_DOCUMENT, Query
 from ctx_embed.index.vectors import Mask, Rows, Vectors
-from ctx_embed.index.words import asked, without_marks
+from ctx_embed.index.words import ASKED_CHARACTERS, asked, without_marks
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
 from ctx_embed.numpy_model.saved import read_json
@@ -30,8 +30,6 @@ from ctx_embed.vectors import unit_rows
 
 Floats = NDArray[np.float64]
 
-# Characters of the documents in `like` whose words are searched for.
-LIKED_CHARACTERS = 100_000
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
 # How many passages the first piece of a ranking has where all vectors are compared, and elsewhere: more, because order
@@ -204,7 +202,7 @@ class Search:
                 raise InputError(f"like: no document has the id {quoted(identifier)}")
         liked = [place for _, *place in places.values()]
         if liked:
-            beginning, length = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", LIKED_CHARACTERS // len(liked)
+            beginning, length = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", ASKED_CHARACTERS // len(liked)
             beginnings = [text for row, _ in liked for (text,) in store.run(beginning, (length, row))]
             # Quotations in a document are not phrases that similar documents must contain.
             texts = [without_marks("\n".join(beginnings))]

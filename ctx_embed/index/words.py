@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.deadlines import in_pieces
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index.database import TOKENIZER, Database
 from ctx_embed.text.normalisation import indexed, normalised, words as words_of
@@ -52,6 +53,8 @@ _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
 _MARKS = re.compile('["\u201c\u201d]')
 # In a longer query quotation marks require nothing: it is prose that quotes, pasted rather than typed.
 MOST_TYPED = 32
+# Characters of a query, and of the documents in `like`, whose words are searched for.
+ASKED_CHARACTERS = 100_000
 # Maximum number of distinct query words to search for; SQLite limits the size of an expression.
 MOST_WORDS = 256
 ANY_PASSAGE = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
@@ -94,7 +97,7 @@ class Asked(NamedTuple):
 @lru_cache(maxsize=16)
 def asked(query: str) -> Asked:
     """Return the words and phrases that a query asks for."""
-    read = normalised(query)
+    read = normalised(query[:ASKED_CHARACTERS])[:ASKED_CHARACTERS]
     # A line that is all in capitals says nothing of its words.
     mixed = [word for line in read.splitlines() if not line.isupper() for word in words_of(line)]
     acronyms = {word for word in mixed if len(word) > 1 and word.isupper() and word.lower() in FUNCTION_WORDS}
@@ -112,7 +115,7 @@ def asked(query: str) -> Asked:
 
 def without_marks(text: str) -> str:
     """Return a text without quotation marks."""
-    return _MARKS.sub(" ", normalised(text))
+    return "".join(_MARKS.sub(" ", part) for part in in_pieces(normalised(text)))
 
 
 def respelled(query: str, corrected: Mapping[str, str] | None) -> str:

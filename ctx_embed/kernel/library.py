@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.kernel import PATHS, Kernel
+from ctx_embed.texts import well_formed
 
 # The arrays of the kernel's ctx_parameters, in their order after the numbers.
 ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
@@ -151,7 +152,10 @@ class Found:
         joined, count = "\0".join(texts), len(texts)
         if joined.count("\0") >= max(count, 1):
             joined = "\0".join([text.replace("\0", " ") for text in texts])
-        self.data = (joined + END).encode("utf-8", "surrogatepass")
+        try:
+            self.data = (joined + END).encode()
+        except UnicodeEncodeError:
+            self.data = (well_formed(joined) + END).encode()
         size = len(self.data) - len(END) + 1
         slots = 1 << size.bit_length()
         self._words, self._count, self._size = words, count, size
@@ -168,7 +172,7 @@ class Found:
         self.unknown: list[str] = []
         if missing:
             spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist()
-            self.unknown = [self.data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
+            self.unknown = [self.data[start:stop].decode() for start, stop in spans]
 
     def ids(self, ids: Ids | None, starts: Lengths | None, phrases: int | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.

@@ -32,6 +32,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from io import StringIO
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -55,15 +56,14 @@ _INVISIBLE = re.compile(
     "[\u034f\u061c\u180b-\u180f\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff]"
 )
-_TAGS, _JOINERS = "\U000e0020-\U000e007f", "\xad\u200b-\u200d"
+_TAGS, _JOINERS = "\U000e0020-\U000e007f", "\xad\u200b\u200c\u200d"
 _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 # First come characters that stay only in some context, with that context; all others are removed.
 _DEPENDENT = re.compile(f"[{_JOINERS}{_TAGS}]")
 _JOINED = "\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff"
 # After these no character depends on one before it.
 _INDEPENDENT = re.compile(
-    f"[^{_JOINERS}{_TAGS}{_JOINED}]|[^{_JOINERS}{_TAGS}](?![\u200b-\u200d{_TAGS}])"
-    f"|[{_JOINED}][\u200c\u200d]|[{_SOUTH_EAST_ASIA}]\u200b|(?=\U0001f3f4)"
+    f"[^{_JOINERS}{_TAGS}{_JOINED}]|[^{_JOINERS}{_TAGS}](?![\u200b-\u200d{_TAGS}])|[{_JOINERS}]|(?=\U0001f3f4)"
 )
 # A run of soft hyphens and joiners is read at once: looking beyond it from each would take quadratic time.
 CONTEXT = re.compile(
@@ -74,9 +74,10 @@ CONTEXT = re.compile(
 _REMOVED = "\0"
 # Marks, and the vowels and final consonants of Hangul, may be composed with what stands before them.
 _COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")
-_APART = re.compile(rf"(?=[\w{_PLAIN_CHARACTERS}])(?!{_COMPOSING.pattern})")
-# Python's NFC puts marks in order in quadratic time, so longer runs are sorted before.
-_MANY_MARKS = re.compile(rf"[^\w{_PLAIN_CHARACTERS}]{{65,}}")
+_STARTING = rf"\w{_PLAIN_CHARACTERS}\u2000-\u20cf\u2100-\u2bff\ue000-\uf8ff\U0001f000-\U0001fbff\U00020000-\U0010fffd"
+_APART = re.compile(rf"(?=[{_STARTING}])(?!{_COMPOSING.pattern})")
+# Python's NFC puts marks in order in quadratic time, so longer runs are not given to it.
+_MANY_MARKS = re.compile(rf"[^{_STARTING}]{{65}}")
 
 LONGEST_WORD = 1000
 # Letters that stand for others, which SQLite does not know.
@@ -155,47 +156,59 @@ def _dependent(found: re.Match[str]) -> str:
         return found[0]
     if found["space"]:
         return f"{found[0][0]} "
-    read = found[0] if found["inside"] else found[0].replace("\xad", "-")
-    # The few different characters one by one: sub() would call for each of a million.
-    for character in set(read) - {"-"}:
-        read = read.replace(character, _REMOVED)
-    return read
+    if found["inside"] or "\xad" not in found[0]:
+        return _REMOVED * len(found[0])
+    return "".join("-" if character == "\xad" else _REMOVED for character in found[0])
 
 
 def normalised(text: str) -> str:
     """Return ``text`` as all parts of ctx-embed read it; if nothing changes, which is seen quickly, the same object."""
     if _PLAIN.fullmatch(text):
         return text
-    parts = in_pieces(well_formed(text))
-    read = "".join(_ODD.sub(lambda found: found[0].translate(_READINGS), part) for part in parts)
-    if _DEPENDENT.search(read):
-        read = _in_context(read).replace(_REMOVED, "")
-    return _composed(read)
+    parts = [_ODD.sub(lambda found: found[0].translate(_READINGS), part) for part in in_pieces(well_formed(text))]
+    if any(_DEPENDENT.search(part) for part in parts):
+        parts = [part.replace(_REMOVED, "") for part in _in_context("".join(parts))]
+    return _composed("".join(parts))
 
 
-def _in_context(read: str) -> str:
-    return "".join(CONTEXT.sub(_dependent, part) for part in in_pieces(read, _INDEPENDENT))
+def _in_context(read: str) -> list[str]:
+    """Return the pieces of a text without what only its neighbours would keep; _REMOVED stands for it."""
+    found, after = list[str](), ""
+    # From the end, as the character after a run of soft hyphens and joiners decides on all of its pieces.
+    for part in reversed(list(in_pieces(read, _INDEPENDENT))):
+        require_time()
+        found.append(CONTEXT.sub(_dependent, part + after)[: len(part)])
+        after = part.lstrip(_JOINERS)[:1] or after
+    return found[::-1]
 
 
 def _composed(read: str) -> str:
     """Return a text in NFC, in time that grows with its length."""
     parts = in_pieces(read, _APART) if len(read) > CHARACTERS_AT_ONCE else [read]
-    return "".join(unicodedata.normalize("NFC", _MANY_MARKS.sub(_in_order, part)) for part in parts)
+    return "".join(
+        _by_characters(part) if _MANY_MARKS.search(part) else unicodedata.normalize("NFC", part) for part in parts
+    )
 
 
-def _in_order(found: re.Match[str]) -> str:
-    """Return a run decomposed, with the marks after each other character in the order of their classes."""
-    read: list[str] = []
-    marks: dict[int, list[str]] = {}
-    for character in timely(f"{found[0]}\0"):
+def _by_characters(text: str) -> str:
+    """Return a text in NFC: each character with the marks that it takes in, and those after it by their classes."""
+    read, start, marks = StringIO(), "", dict[int, StringIO]()
+    for character in timely(f"{text}\0"):
         for part in unicodedata.normalize("NFD", character):
             if kind := unicodedata.combining(part):
-                marks.setdefault(kind, []).append(part)
-            else:
-                read += [mark for _, of in sorted(marks.items()) for mark in of]
-                marks = {}
-                read.append(part)
-    return "".join(read[:-1])
+                marks.setdefault(kind, StringIO()).write(part)
+                continue
+            left = ""
+            for _, of in sorted(marks.items()):
+                # No character takes in more than two marks of a class.
+                first = unicodedata.normalize("NFC", start + of.getvalue()[:8])
+                start, left = first[0], left + first[1:] + of.getvalue()[8:]
+            marks, both = {}, unicodedata.normalize("NFC", start + part)
+            if left or len(both) > 1:
+                read.write(start + left)
+                both = part
+            start = both
+    return read.getvalue()
 
 
 def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
@@ -209,7 +222,7 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
         starts = np.arange(len(text))
         return text, starts, starts + 1
     parts = [_READINGS[ord(character)] for part in in_pieces(well_formed(text)) for character in part]
-    read = _in_context("".join(parts))
+    read = "".join(_in_context("".join(parts)))
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
     # Groups of characters that NFC may compose: each is a part and what may be composed with it.

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
-from ctx_embed.deadlines import CHARACTERS_AT_ONCE, in_pieces, require_time
+from ctx_embed.deadlines import CHARACTERS_AT_ONCE, in_pieces, require_time, timely
 from ctx_embed.errors import InputError, examples, warn
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
@@ -262,19 +262,25 @@ class TextTokenizer:
             and not any(token.content.isalnum() for token in added)
         )
 
+    @cached_property
+    def cut(self) -> re.Pattern[str]:
+        """Matches where a text can be cut into pieces whose ids follow each other, if ``wordwise``."""
+        by_bert, signs = any(part["type"] == "BertNormalizer" for part in self._normalizers), re.escape(self._cuts)
+        return re.compile(rf"[\s{IDEOGRAPHS if signs and by_bert else ''}{signs}\U00020000-\U0003ffff](?=[\w{signs}])")
+
     def _of_long_word(self, word: str) -> NDArray[np.int32]:
-        """Return the ids of a word longer than LONG_WORD, which is cut into pieces whose ids follow each other."""
-        by_bert = any(part["type"] == "BertNormalizer" for part in self._normalizers)
-        cuts = re.escape(self._cuts)
-        parts = re.compile(rf"[\s{IDEOGRAPHS if cuts and by_bert else ''}{cuts}\U00020000-\U0003ffff]")
-        cut = re.compile(rf"{parts.pattern}(?=[\w{cuts}])")
-        pieces, most = [], getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD)
-        for piece in in_pieces(normalised(word), cut):
+        """Return the ids of a word longer than LONG_WORD, read in pieces."""
+        pieces, most = list[str](), getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD)
+        for piece in in_pieces(normalised(word), self.cut):
             # A word of so many letters and signs is unknown either way, so its beginning is enough.
-            rest, end = set(piece[CHARACTERS_AT_ONCE:-1]), CHARACTERS_AT_ONCE + LONG_WORD
-            is_word = {unicodedata.category(character)[0] for character in rest} <= set("LNS")
-            is_long = is_word and most < LONG_WORD and self._cuts and not parts.search("".join(rest))
-            pieces.append(piece[:end] + piece[end:][-1:] if is_long else piece)
+            end = CHARACTERS_AT_ONCE + LONG_WORD
+            rest = set[str]().union(*map(set, in_pieces(piece[CHARACTERS_AT_ONCE:-1])))
+            kinds = {unicodedata.category(character)[0] for character in rest}
+            is_long = kinds <= set("LNS") and most < LONG_WORD and self._cuts
+            is_long = is_long and not any(self.cut.match(f"{character}a") for character in rest)
+            # Each sign of punctuation is a token of its own.
+            own = in_pieces(piece) if kinds == {"P"} and self._cuts else [piece]
+            pieces += [piece[:end] + piece[end:][-1:]] if is_long else own
         return np.concatenate(self._tokenized(pieces or [""]))
 
     @cached_property
@@ -311,11 +317,17 @@ class TextTokenizer:
 
     def _summed(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the evidence of packed texts, (B, 4): the sum of what their ids add."""
-        entries, places = np.unique(ids, return_inverse=True)
-        table = np.array([self._adds(number) for number in entries.tolist()], np.int64).reshape(-1, 4)
-        sums = np.concatenate([np.zeros((1, 4), np.int64), table[places].cumsum(0)])
-        found: NDArray[np.int64] = np.diff(sums[np.append(0, lengths.cumsum())], axis=0)
-        return found
+        sums, ends = np.zeros((len(lengths) + 1, 4), np.int64), np.append(0, lengths.cumsum())
+        before = sums[0]
+        for start in range(0, len(ids), CHARACTERS_AT_ONCE):
+            require_time()
+            entries, places = np.unique(ids[start : start + CHARACTERS_AT_ONCE], return_inverse=True)
+            table = np.array([self._adds(number) for number in entries.tolist()], np.int64)
+            run = before + table[places].cumsum(0)
+            first, last = np.searchsorted(ends, (start + 1, start + len(run) + 1))
+            sums[first:last] = run[ends[first:last] - start - 1]
+            before = run[-1]
+        return np.diff(sums, axis=0)
 
     def evidence(
         self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
@@ -408,7 +420,7 @@ class TextTokenizer:
         read |= zip(others, self._tokenized(list(map(normalised, others))), strict=True)
         new = [read[word] for word in found.unknown]
         starts = np.array([0, *accumulate(map(len, new))], np.int64)
-        ids = np.fromiter(chain.from_iterable(new), ID)
+        ids = np.fromiter(timely(chain.from_iterable(new)), ID)
         if self._adding.acquire(blocking=False):
             # A caller that comes while another one adds does not wait: its words stay unknown for this once.
             try:
@@ -423,6 +435,16 @@ class TextTokenizer:
         named = self.tokenizer.get_vocab(with_added_tokens=True)
         texts = sorted(named, key=named.__getitem__)
         return texts if self.phrases is None else texts + self.phrases.texts(texts)
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return where each of the tokenizer's tokens starts and stops in a text as it is, without empty ones."""
+        found, begin = list[tuple[int, int]](), 0
+        for piece in in_pieces(text, self.cut) if self.wordwise else [text]:
+            # encode() would keep other threads waiting.
+            (encoding,) = self.tokenizer.encode_batch([piece], add_special_tokens=False)
+            found += [(begin + start, begin + stop) for start, stop in encoding.offsets if stop > start]
+            begin += len(piece)
+        return found
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each id of a text starts and stops, in characters of the original text."""

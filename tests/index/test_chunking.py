@@ -9,8 +9,7 @@ from ctx_embed import SearchIndex
 from ctx_embed.index.chunking import (
     Passages,
     _joined,
-    _offsets,
-    _own_tokenizer,
+    _tokenizer,
     checked_chunk,
     passages_of,
     sentences,
@@ -68,14 +67,16 @@ def test_passages_lose_no_word_and_do_not_overlap(text, size):
 
 
 def test_the_models_own_tokens_count(tiny_model):
-    offsets = _offsets(_own_tokenizer(Model(tiny_model)))
+    tokenizer = _tokenizer(Model(tiny_model))
+    offsets = tokenizer.offsets
     text = "the cat sat on the mat"
     found = [text[start:stop] for start, stop in offsets(text)]
     assert found == [token.removeprefix("##") for token in tiny_model[0].backend_tokenizer.encode(text).tokens]
     assert parts(tokens(4, offsets), text)[0].split()[:2] == ["the", "cat"]
     # Tokens without characters do not.
     encoding = SimpleNamespace(offsets=[(0, 0), (0, 3), (3, 3)])
-    assert _offsets(SimpleNamespace(encode=lambda text, **options: encoding))("cat") == [(0, 3)]
+    tokenizer.tokenizer = SimpleNamespace(encode_batch=lambda texts, **options: [encoding])
+    assert offsets("cat") == [(0, 3)]
 
 
 def test_a_chunk_that_cannot_be_used(tmp_path, hash_model):
