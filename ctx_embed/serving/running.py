@@ -23,7 +23,7 @@ GRACE = 30
 BACKLOG = 2048
 # Seconds after which a worker that does not answer is restarted; loading a model on a busy machine takes long.
 SILENCE = 120
-# Maximum size of a request's head; a larger head ends the connection.
+# Maximum size of a request's head, and of what follows its body; more ends the connection.
 HEAD_BYTES = 65_536
 
 
@@ -35,11 +35,11 @@ class _Protocol(HttpToolsProtocol):
         self.settings = settings
         # Ends the connection if a head does not arrive; None while no head is awaited.
         self._timer: asyncio.TimerHandle | None = None
+        # Bytes since a head, or a piece of a body, was complete.
         self._head_bytes = 0
 
     def _await_head(self) -> None:
         self._stop_timer()
-        self._head_bytes = 0
         self._timer = self.loop.call_later(self.settings.head_seconds, self.transport.close)
 
     def _stop_timer(self) -> None:
@@ -52,10 +52,9 @@ class _Protocol(HttpToolsProtocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is not None:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._timer is not None and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("the head of the request is too large")
 
     def on_message_begin(self) -> None:
@@ -64,7 +63,12 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
+        self._head_bytes = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

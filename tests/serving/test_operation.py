@@ -425,6 +425,14 @@ def test_what_is_no_request_ends_the_connection(server, kind):
     assert get(f"{server.url}/healthz").status_code == 200
 
 
+def test_what_follows_a_body_may_be_as_large_as_a_head(server):
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    with socket.create_connection(server.address, timeout=30) as connection:
+        connection.sendall(head)
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            connection.sendall((b"x: " + b"y" * 50_000 + b"\r\n") * 1000)
+
+
 def test_clients_that_leave_or_stay_silent_cost_nothing(index_path):
     body = json.dumps({"input": ["a film " * 1000] * 50, "model": "default"}).encode()
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
