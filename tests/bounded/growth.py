@@ -17,6 +17,9 @@ from ctx_embed.reading.decoding import UnreadableFileError
 
 # Calls of at least 20 ms and 256 kB are compared; for four times as much, a call may take six times as much.
 LEAST_SECONDS, LEAST_BYTES, TIMES_SIZE, TIMES_COST, TRIES = 0.02, 1 << 18, 4, 6, 3
+# A call of 5 ms that takes at most this many times as long for four times as much needs no longer look: work that grows
+# as the square would have a twentieth of it, a sixth of a call of 20 ms, and so take six times as long there.
+SURE_COST = 4.6
 
 REFUSALS = (InputError, UnreadableFileError, RecursionError)
 
@@ -62,17 +65,20 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
     gc.disable()
     try:
         fixed = min(seconds(entry, make, n) for _ in range(2))
-        least = max(LEAST_SECONDS, fixed)
-        while (few := seconds(entry, make, n) - fixed) < least and n < last:
-            n = min(last, int(n * max(1.3, min(16, 1.2 * least / max(few, 1e-6)))))
-        many = seconds(entry, make, TIMES_SIZE * n) - fixed
+        for of_n, times in ((LEAST_SECONDS / TIMES_SIZE, SURE_COST), (LEAST_SECONDS, TIMES_COST)):
+            least = max(of_n, fixed)
+            while (few := seconds(entry, make, n) - fixed) < least and n < last:
+                n = min(last, int(n * max(1.3, min(16, 1.2 * least / max(few, 1e-6)))))
+            many = seconds(entry, make, TIMES_SIZE * n) - fixed
+            part = max(int(n * LEAST_SECONDS / of_n) // 32, 1)
+            if many <= times * max(few, least):
+                break
         for _ in range(TRIES - 1):
             if many <= TIMES_COST * max(few, least):
                 break
             # At one size alone, memory that leaves a cache costs more; quadratic work does at any.
             n = min(last, 2 * n)
             few, many = (seconds(entry, make, times * n) - fixed for times in (1, TIMES_SIZE))
-        part = max(n // 32, 1)
         # What takes no time takes little memory.
         sizes = (part, TIMES_SIZE * part) if many > LEAST_SECONDS / TIMES_SIZE else ()
         some, more = (memory(entry, make, size) for size in sizes) if sizes else (0, 0)

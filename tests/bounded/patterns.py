@@ -8,10 +8,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import ctx_embed
 from ctx_embed.reading import blocks, walking
+from ctx_embed.text.tokenizer import IDEOGRAPHS
 from tests.bounded.growth import Make, repeated
 
 try:
@@ -28,14 +30,14 @@ LOCALS: dict[str, Any] = {
     "allowed": ".",
     "begin": "a",
     "by_bert": True,
-    "cuts": r"\.\-",
     "inner": "(?=(?P<g0>.*?b))(?P=g0)",
     "end": ".*c",
     "extra": "train",
     "ideographs": "\u3001-\u3003",
     "known": ["a", "aa", "ab"],
     "paired": "\u6771",
-    "parts": re.compile(r"[\s\.\-]"),
+    "self": SimpleNamespace(cut=re.compile(rf"[\s{IDEOGRAPHS}\.\-\U00020000-\U0003ffff](?=[\w\.\-])")),
+    "signs": r"\.\-",
     "name": "a*?b",
     "target": Path("notes"),
 }
@@ -60,16 +62,18 @@ def _evaluated(node: ast.expr, names: dict[str, Any]) -> Any:
 def uses(path: Path) -> set[tuple[Pattern, str]]:
     """Return the patterns that a file uses, each with the method called; all that it compiles must be among them."""
     source = path.read_text(encoding="utf-8")
-    if "re." not in source:
+    if not re.search(r"\bre\.", source):
         return set()
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     module = importlib.import_module(".".join(("ctx_embed", *parts)).removesuffix(".__init__"))
     names, local = vars(module) | LOCALS, dict[str, Any]()
     tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
+    nodes, lines = list(ast.walk(tree)), source.splitlines()
     compiled, used, unknown = set[Pattern](), set[tuple[Pattern, str]](), set[str]()
     for node in nodes:
-        if isinstance(node, ast.Assign | ast.Call) and "re.compile(" in ast.unparse(node):
+        if isinstance(node, ast.Assign | ast.Call) and "re.compile(" in "".join(
+            lines[node.lineno - 1 : node.end_lineno]
+        ):
             value = _evaluated(node.value if isinstance(node, ast.Assign) else node, names)
             if isinstance(node, ast.Assign) and isinstance(value, re.Pattern):
                 local[ast.unparse(node.targets[0])] = value
@@ -77,7 +81,8 @@ def uses(path: Path) -> set[tuple[Pattern, str]]:
                 compiled |= {value} if isinstance(value, re.Pattern) else set()
                 unknown |= set() if isinstance(value, re.Pattern) else {ast.unparse(node)}
     for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "re":
+        of = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        if isinstance(of, ast.Name) and of.id == "re":
             if node.func.attr in METHODS:
                 flags = [_evaluated(word.value, names) for word in node.keywords if word.arg == "flags"]
                 found = _evaluated(node.args[0], names)
@@ -85,7 +90,7 @@ def uses(path: Path) -> set[tuple[Pattern, str]]:
                     used.add((re.compile(found, *flags), node.func.attr))
                 else:
                     unknown.add(ast.unparse(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "in_pieces" and node.args[1:]:
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "in_pieces" and node.args[1:]:
             found = local.get(ast.unparse(node.args[1])) or _evaluated(node.args[1], names)
             used.add((found, "search"))
         elif isinstance(node, ast.Attribute) and node.attr in METHODS:
