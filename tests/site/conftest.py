@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from ctx_embed import SearchIndex
+from ctx_embed.files import locked
 from ctx_embed.site import export_site, model
 from ctx_embed.site.tables import tables as model_tables
 from tests.site.pages import ROOT, make_site
@@ -36,17 +37,22 @@ def _tables_once():
 
 @pytest.fixture(scope="session")
 def index_path(tmp_path_factory) -> Path:
-    """The index of a small site, beside the site's folder."""
-    return make_site(tmp_path_factory.mktemp("house"))
+    """The index of a small site, beside the site's folder, which has what is exported of it in ``search``."""
+    own = tmp_path_factory.mktemp("house")
+    # Exporting takes seconds: of the processes that share the tests one does, and each has a copy.
+    shared = own.parents["PYTEST_XDIST_WORKER" in os.environ] / "shared house"
+    with locked(shared.with_suffix(".lock")):
+        if not shared.exists():
+            with SearchIndex.open(make_site(own)) as index:
+                export_site(index, own / "site" / "search")
+            shutil.copytree(own, shared)
+    return Path(shutil.copytree(shared, own, dirs_exist_ok=True)) / "site.index"
 
 
 @pytest.fixture(scope="session")
 def exported(index_path) -> Path:
     """The folder ``search`` of that site."""
-    folder = index_path.parent / "site" / "search"
-    with SearchIndex.open(index_path) as index:
-        export_site(index, folder)
-    return folder
+    return index_path.parent / "site" / "search"
 
 
 @pytest.fixture(scope="session")
