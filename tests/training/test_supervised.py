@@ -1,6 +1,7 @@
 import copy
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,7 @@ from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.systems import untrained
 from ctx_embed.training.batches import seeded_batches
-from ctx_embed.training.options import SupervisedOptions
+from ctx_embed.training.options import SupervisedOptions, TrainingJob
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised.train import (
     PROBE_DEVIATION,
@@ -188,6 +189,9 @@ def test_a_new_encoder(tokenizer, tmp_path, sentences):
     assert not np.array_equal(other.encode(sentences), model.encode(sentences))
     learned = new_encoder(None, sentences, vocabulary_size=60, device="cpu", dimension=8)
     assert learned[0].backend_tokenizer.get_vocab_size() == 60
+    # By default as many entries and the seed that train has.
+    defaults = [signature(new_encoder).parameters[name].default for name in ("vocabulary_size", "seed")]
+    assert defaults == [TrainingJob.vocabulary_size, SupervisedOptions.seed]
     for start in (None, "default"):
         assert error(new_encoder, start, sentences, device="warp").startswith("device 'warp' cannot be used here (")
 
