@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ctx_embed.systems.attention import attention_weights as attention_weights
     from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
 _HOMES = {
     "ctx_embed.deduplication": "dedupe",

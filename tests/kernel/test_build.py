@@ -163,7 +163,7 @@ def release(tmp_path) -> Path:
 
 
 def write(folder: Path, name: str, suffix: str, library: bytes) -> None:
-    with zipfile.ZipFile(folder / f"ctx_embed-0.2.0-py3-none-{name}.whl", "w") as archive:
+    with zipfile.ZipFile(folder / f"ctx_embed-0.3.0-py3-none-{name}.whl", "w") as archive:
         archive.writestr(f"ctx_embed/kernel/contextualizer.{suffix}", library)
 
 
