@@ -311,6 +311,9 @@ def test_corrected_and_unknown_words_are_told(visit):
     page = visit("/?q=guttre&mode=words")
     expect(page.get_by_role("note")).to_have_text("Searched for “gutter” instead of “guttre”: no document has it.")
     assert "gutter" in texts(page)[0].lower()
+    page = visit("/?q=%22repair+gutter%22&mode=words")
+    said = 'Searched for “repair gutter” instead of "repair gutter": no document has it.'
+    expect(page.get_by_role("note")).to_have_text(said)
     page = visit("/?q=日本語")
     expect(page.locator("main")).to_contain_text("The model knows no word of a query")
 

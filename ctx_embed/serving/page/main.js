@@ -248,7 +248,8 @@ function showHits({ hits, answered, warnings = [] }, asked, liked, milliseconds)
   const matches = hits.length < state.count ? counted(hits.length, "match") : `The ${hits.length} best matches`;
   const found = unanswered ? `Nothing here answers this. The nearest ${counted(hits.length, "passage")}` : matches;
   const searched = documents ? ` Searched ${counted(documents, "document")} in ${Math.max(Math.round(milliseconds), 1)} ms.` : "";
-  const corrected = Object.entries(hits[0]?.corrected ?? {}).map(([typed, word]) => `“${word}” instead of “${typed}”`).join(", ");
+  // A phrase that no passage has is in quotation marks.
+  const corrected = Object.entries(hits[0]?.corrected ?? {}).map(([typed, word]) => `“${word}” instead of ${typed.replace(/^[^"]+$/, "“$&”")}`).join(", ");
   const notes = [...(corrected ? [`Searched for ${corrected}: no document has it.`] : []), ...warnings];
   const summary = hits.length ? `${found}${filtered}.${searched}` : "No results";
   const list = el("ol.hits", {}, hitItems(hits, { ...actions, unanswered, explain: (...parts) => explain(asked, liked, ...parts) }));
