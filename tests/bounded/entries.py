@@ -127,7 +127,7 @@ def repeated_elements(suffix: str) -> dict[str, Make]:
             continue
         if FIRST.encode() in content or name.endswith((".rels", ".opf")):
             tags = {child.tag for of in ElementTree.fromstring(content).iter() for child in of}
-            for tag in sorted(tags)[:: len(tags) // 6 + 1]:
+            for tag in sorted(tags)[:: len(tags) // 4 + 1]:
                 families[f"{name} {tag.rpartition('}')[2]}"] = family(name, tag, False)
             if FIRST.encode() in content:
                 families[f"{name} nested"] = family(name, max(tags, key=len), True)
@@ -207,10 +207,13 @@ ROWS: dict[str, dict[str, Make]] = {
     **{
         kind: files(
             f"odd.{suffix}",
-            {name: lambda n, make=make, head=head: head + make(n) for name, make in CELLS.items()}
+            {name: lambda n, make=make, head=head: head + make(n) for name, make in cells.items()}
             | {"columns": lambda n, by=by: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2))},
         )
-        for kind, suffix, head, by in ((tables.CSV, "csv", "text\n", ","), (tables.TSV, "tsv", "text\tb\n", "\t"))
+        for kind, suffix, head, by, cells in (
+            (tables.CSV, "csv", "text\n", ",", CELLS),
+            (tables.TSV, "tsv", "text\tb\n", "\t", strings("a", "\t")),
+        )
     },
     tables.PARQUET: parquets(),
 }
@@ -341,7 +344,6 @@ def found_in(text: str) -> None:
 ENTRIES: dict[str, Entry] = {
     # Texts
     "characters": Entry(lambda text: (normalisation.words(text), embedder().tokens([text])), ALONE),
-    "words": Entry(normalisation.words, TEXTS),
     "places of words": Entry(all_of(normalisation.placed_words), TEXTS),
     "indexed": Entry(normalisation.indexed, TEXTS),
     "ids": Entry(lambda text: embedder().tokens([text]), TEXTS),
