@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ctx_embed.cli.main import command, counted
-from ctx_embed.cli.options import OUTPUT, encoding_option, field_option, new_output, output_option
+from ctx_embed.cli.options import OUTPUT, encoding_option, new_output, output_option, text_options
 from ctx_embed.texts import well_formed
 
 _SHARE = click.FloatRange(0, 1, min_open=True)
@@ -23,7 +23,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     callback=new_output,
     help="Also write each kept row with the rows that were dropped for it, as JSONL.",
 )
-@field_option
+@text_options
 @encoding_option
 @click.option(
     "--threshold",
@@ -39,9 +39,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 )
 @click.option("--model", metavar="NAME|PATH", help="The model for --meaning.  [default: default]")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers, and which files were left out, as JSON.")
-def dedupe(
-    sources: tuple[str, ...], output: Path, field: str | None, meaning: float | None, model: str | None, **options: Any
-) -> None:
+def dedupe(sources: tuple[str, ...], output: Path, meaning: float | None, model: str | None, **options: Any) -> None:
     """Keep the first of each group of near-duplicate rows in FILEs, in order and unchanged.
 
     FILE is text (a row per line), JSONL, CSV, TSV or Parquet, plain or gzip, a folder of such files, or - for standard
@@ -60,7 +58,7 @@ def dedupe(
 
     from ctx_embed.deduplication import dedupe as deduplicated
 
-    found = deduplicated(sources, output, text_field=field, meaning=meaning, model=model, progress=True, **options)
+    found = deduplicated(sources, output, meaning=meaning, model=model, progress=True, **options)
     dropped = found.rows - found.kept
     of = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
     to_error = str(output) == "-"

@@ -110,7 +110,6 @@ def distill(
         options[name] = str(corpus_files((value,), data)[0]) if value else None
     options["exclude"] = corpus_files(exclude, data)
     options["labelled"] = corpus_files(labelled, data)
-    options["text_field"], options["label_field"] = options.pop("field"), options.pop("label_field")
     summary = distilled(sources, output, **options)
     click.echo(
         f"{output}: trained on {summary['trained_texts']:,} texts, held-out 1 - cos "

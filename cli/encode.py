@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from ctx_embed.cli.main import command, counted, printable
-from ctx_embed.cli.options import backend_option, encoding_option, field_option, options_of, output_option
+from ctx_embed.cli.options import backend_option, encoding_option, output_option, text_options
 from ctx_embed.errors import InputError
-from ctx_embed.index.following import FolderOptions
 
 # Maximum number of rows to list if rows could not be embedded.
 SHOWN = 10
@@ -22,11 +21,10 @@ BLOCK = 4096
 @output_option("Where to write one file; - is standard output.")
 @click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see above.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
-@field_option
+@text_options
 @encoding_option
 @backend_option
 @click.option("--batch-size", type=click.IntRange(min=1), help="Maximum texts in a batch.  [default: by the model]")
-@options_of(FolderOptions, only=("id_field", "title_field"))
 @click.option(
     "--workers", type=click.IntRange(min=1), help="With --to, number of threads that embed.  [default: one per core]"
 )
@@ -36,7 +34,6 @@ def encode(
     output: Path | None,
     target: str | None,
     batch_size: int | None,
-    field: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -68,7 +65,7 @@ def encode(
         from ctx_embed.stores import open as open_store
         from ctx_embed.writing import json_of
 
-        found = encode_dataset(inputs, target, text_field=field, progress=True, **options)
+        found = encode_dataset(inputs, target, progress=True, **options)
         if as_json:
             numbers = {name: value for name, value in vars(found).items() if name != "report"}
             click.echo(json_of({**numbers, **vars(found.report)}))
@@ -88,7 +85,8 @@ def encode(
 
     if options["workers"] is not None or as_json:
         raise click.UsageError(f"--{'json' if as_json else 'workers'} needs --to TARGET.")
-    if output is not None and output.suffix.lower() == ".npy" and (options["id_field"] or options["title_field"]):
+    fields = options["text_field"]
+    if output is not None and output.suffix.lower() == ".npy" and (fields.id or fields.title):
         raise click.UsageError("--id-field and --title-field: .npy holds embeddings alone; leave them out.")
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; use --to TARGET for several.")
@@ -97,13 +95,12 @@ def encode(
 
     from ctx_embed.files import require_other_file
     from ctx_embed.reading.opening import source_name
-    from ctx_embed.reading.rows import Fields, arriving, in_blocks, read_documents
+    from ctx_embed.reading.rows import arriving, in_blocks, read_documents
     from ctx_embed.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)
     require_other_file(output, source)
-    fields = Fields(field, options["id_field"], options["title_field"])
     rows = read_documents(source, fields, encoding=options["encoding"])
     # Print results block by block, from standard input as lines arrive. A file is written in one go.
     blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])

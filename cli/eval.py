@@ -88,7 +88,7 @@ def run(
     encoders: tuple[str, ...],
     tasks: tuple[str, ...],
     suite: str | None,
-    field: str | None,
+    text_field: tuple[str, ...],
     label_field: str | None,
     data: Path | None,
     protocol: str,
@@ -133,7 +133,7 @@ def run(
             raise click.UsageError("--plot needs a FILE.svg or FILE.png, and costs: leave out --no-cost")
         require_file(plot)
         require_plots()
-    found = find_tasks([*SUITES.get(suite or "", ()), *tasks], field, label_field)
+    found = find_tasks([*SUITES.get(suite or "", ()), *tasks], text_field, label_field)
     reader = DataReader(data)
 
     from ctx_embed.eval.encoders import load_encoder

@@ -29,7 +29,7 @@ from ctx_embed.errors import InputError
 def explain(
     texts: tuple[str, ...],
     source: str | None,
-    field: str | None,
+    text_field: tuple[str, ...],
     model: str,
     output: Path | None,
     passage: str | None,
@@ -63,7 +63,7 @@ def explain(
     if output:
         require_page(output)
     if source is not None:
-        texts = tuple(document.text for document in read_documents(source, field))
+        texts = tuple(document.text for document in read_documents(source, text_field))
         if not texts:
             raise InputError(f"{'standard input' if source == '-' else source}: no texts to explain")
     for number, text in enumerate(texts, 1):

@@ -19,15 +19,12 @@ from ctx_embed.cli.main import command, counted, errors_in_one_line, one_line, p
 from ctx_embed.cli.options import encoding_option, options_of
 from ctx_embed.cli.terminal import styled
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.query import Options
+from ctx_embed.index.query import OF_HITS, Options
 
 if TYPE_CHECKING:
     from ctx_embed.grep import Found
 
-HITS, FILES = (
-    ("k", "mode", "late", "threshold", "min_relevance"),
-    ("include", "exclude", "follow_links", "text_field", "title_field"),
-)
+FILES = ("include", "exclude", "follow_links", "text_field", "title_field")
 # Exit statuses, the same as grep's.
 NO_HIT, FAILED = 1, 2
 # After a search that took more seconds than this, advise building an index.
@@ -41,7 +38,7 @@ SHOWN_CHARACTERS = 500
 @command("grep")
 @click.argument("question")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@options_of(Options, only=HITS, section="Hits")
+@options_of(Options, only=OF_HITS, section="Hits")
 @options_of(FolderOptions, only=FILES, section="Files")
 @encoding_option
 @click.option("-A", "--after-context", "after", type=click.IntRange(0), help="Lines to show after the line of a hit.")
@@ -89,7 +86,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
         of_files = {name: options[name] for name in (*FILES, "encoding")}
         sources = Sources(list(paths) or [usual], **of_files)
         before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
-        of_hits = {name: options[name] for name in (*HITS, "files", "model")}
+        of_hits = {name: options[name] for name in (*OF_HITS, "files", "model")}
         search = Search(question, before=before, after=after, **of_hits)
         in_terminal, shown = sys.stderr.isatty() and sys.stdout.isatty(), started
         try:

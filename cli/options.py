@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING
+from functools import wraps
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
@@ -12,7 +13,9 @@ import click
 from click.core import ParameterSource
 
 from ctx_embed.errors import InputError, quoted
+from ctx_embed.index.following import FolderOptions
 from ctx_embed.options import BACKENDS, DTYPE_NAMES, declared, types_of
+from ctx_embed.reading.rows import Fields
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -86,10 +89,10 @@ data_option = click.option(
     metavar="DIR",
     help="Folder of data sets; also read from CTX_EMBED_DATA.",
 )
-field_option = click.option("--field", metavar="NAME", help="The field that holds the text.  [default: text]")
-label_field_option = click.option(
-    "--label-field", metavar="NAME", help="The field that holds the label.  [default: label]"
+field_option = click.option(
+    "--field", "text_field", multiple=True, metavar="NAME", help="Field of the text; may be repeated.  [default: text]"
 )
+label_option = click.option("--label-field", metavar="NAME", help="The field that holds the label.  [default: label]")
 encoding_option = click.option(
     "--encoding", metavar="NAME", help="The encoding of the text, e.g. cp1252.  [default: UTF-8, or detected]"
 )
@@ -134,7 +137,17 @@ def output_option(meaning: str, *, metavar: str = "OUT", required: bool = False)
 
 def field_options(command: Command) -> Command:
     """Add ``--field`` and ``--label-field``: the columns of a table of labelled texts."""
-    return field_option(label_field_option(command))
+    return field_option(label_option(command))
+
+
+def text_options(command: Command) -> Command:
+    """Add ``--field``, ``--id-field`` and ``--title-field``; the command gets these fields as ``text_field``."""
+
+    @wraps(command)
+    def with_fields(*, text_field: Any, id_field: str | None, title_field: str | None, **options: Any) -> Any:
+        return command(text_field=Fields(text_field, id_field, title_field), **options)
+
+    return cast(Command, field_option(options_of(FolderOptions, only=("id_field", "title_field"))(with_fields)))
 
 
 def dtype_option(default: str) -> Callable[[Command], Command]:

@@ -8,6 +8,8 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, count, islice
@@ -17,14 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from ctx_embed.cli.main import command, counted, printable
-from ctx_embed.cli.options import encoding_option, field_options, output_option
+from ctx_embed.cli.options import encoding_option, label_option, output_option, text_options
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.reading.formats import PARQUET
+from ctx_embed.reading.opening import opened, source_name, suffix_of, unpacked
+from ctx_embed.reading.rows import Fields, documents_in, titled
+from ctx_embed.reading.tables import USUAL, Cells, Table, open_parquet, open_rows
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.classify.predictor import Predictor
-    from ctx_embed.reading.rows import Fields
-    from ctx_embed.reading.tables import Table
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
@@ -103,7 +107,6 @@ def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
 def _write_table(file: TextIO, rows: Iterator[Row], table: Table, kind: str) -> None:
     """Write the columns of the input, cell by cell and in its form if it has this kind, and those of the classifier."""
-    from ctx_embed.reading.tables import USUAL, Cells
     from ctx_embed.writing import cells_writer, json_of
 
     found = list(rows)
@@ -125,10 +128,6 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    from ctx_embed.reading.formats import PARQUET
-    from ctx_embed.reading.opening import opened, source_name
-    from ctx_embed.reading.tables import open_parquet
-
     found = list(rows)
     if table.kind != PARQUET or table.name == source_name("-"):
         try:
@@ -149,8 +148,6 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     import io
 
     import openpyxl
-
-    from ctx_embed.reading.opening import opened, suffix_of, unpacked
 
     found = list(rows)
     own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
@@ -215,7 +212,8 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row], Table], None]] = {
 @command()
 @click.argument("model", metavar="MODEL")
 @click.argument("source", metavar="INPUT")
-@field_options
+@text_options
+@label_option
 @encoding_option
 @output_option("Write FILE.jsonl, .json, .csv, .tsv, .parquet or .xlsx instead.", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
@@ -232,7 +230,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row], Table], None]] = {
 def predict(
     model: str,
     source: str,
-    field: str | None,
+    text_field: Fields,
     label_field: str | None,
     encoding: str | None,
     output: Path | None,
@@ -280,9 +278,7 @@ def predict(
     from ctx_embed.classify.labelled import Labelled, first_labels
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
-    from ctx_embed.reading.opening import source_name
-    from ctx_embed.reading.rows import Fields
-    from ctx_embed.reading.tables import open_rows
+    from ctx_embed.training.run import RECORD
 
     if output:
         require_file(output)
@@ -295,9 +291,17 @@ def predict(
     printed = not (as_json or as_jsonl or (output and output.suffix.lower() in (".jsonl", ".json")))
     if head.multi_label and printed and (torn := next((label for label in head.labels if "," in str(label)), None)):
         raise InputError(f"the label {torn!r} has a comma, which separates labels in lines; add --jsonl")
-    data, fields = None, Fields(field)
+    data, fields = None, titled(text_field)
+    if not fields.text and source != "-":
+        # The columns that the classifier has learned from, if the first row has them.
+        with suppress(OSError, ValueError, LookupError, StopIteration):
+            learned = replace(fields, text=json.loads((Path(model) / RECORD).read_bytes())["fields"]["text"])
+            with open_rows(source, needed=learned.needed, typed=False, encoding=encoding) as table:
+                next(documents_in(table, learned))
+            fields = learned
     if evaluate:
-        data = Labelled.read(source, field, label_field, head.multi_label, encoding).matched(head.labels)
+        data = Labelled.read(source, fields, label_field, several=head.multi_label, encoding=encoding)
+        data = data.matched(head.labels)
         if unknown := data.unknown(head.labels):
             if not data.label_set() & set(head.labels):
                 raise InputError(
@@ -335,8 +339,6 @@ def predict(
 
 def _given(table: Table, fields: Fields, as_cells: bool) -> Iterator[tuple[int, dict[str, Any], str]]:
     """Yield number and fields of each row, ``as_cells`` the cells as they stand in the file, and its text."""
-    from ctx_embed.reading.rows import documents_in
-
     for number, raw, document in documents_in(table, fields):
         if as_cells and isinstance(raw, list):
             yield number, dict(zip(table.names, raw, strict=True)), document.text

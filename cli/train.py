@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ctx_embed.cli.main import command
-from ctx_embed.cli.options import OUTPUT, SEED, chosen_options, encoder_options, field_options, options_of
+from ctx_embed.cli.options import OUTPUT, SEED, chosen_options, encoder_options, label_option, options_of, text_options
 from ctx_embed.progress import duration
 from ctx_embed.training.options import DIMENSION, FINE_TUNING, PAPER, SCRATCH, SupervisedOptions, TrainingJob
 
@@ -25,7 +25,8 @@ FLAGS = {"encoder_options": "option"}
 @command()
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
-@field_options
+@text_options
+@label_option
 @options_of(TrainingJob)
 @click.option(
     "--class-weight",
@@ -43,8 +44,6 @@ FLAGS = {"encoder_options": "option"}
 def train(
     train_file: str,
     output: Path,
-    field: str | None,
-    label_field: str | None,
     class_weights: tuple[str, ...],
     as_json: bool,
     seed: int,
@@ -108,8 +107,6 @@ def train(
         replace(SupervisedOptions() if from_scratch else FINE_TUNING, seed=seed, **in_training),
         **{**job, "frozen": False if in_training else job["frozen"] is not False and not from_scratch},
         architecture={**architecture, **of_system},
-        text_field=field,
-        label_field=label_field,
     )
     if as_json:
         click.echo(json.dumps({"model": str(output), **result}, ensure_ascii=False))

@@ -16,7 +16,7 @@ from ctx_embed.cli.options import encoding_option, field_option, output_option
 )
 @field_option
 @encoding_option
-def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None, encoding: str | None) -> None:
+def vocab(files: tuple[str, ...], output: Path, size: int, text_field: tuple[str, ...], encoding: str | None) -> None:
     """Learn a lower-case WordPiece vocabulary from FILEs.
 
     A FILE is text, CSV, TSV, JSONL, Parquet or a spreadsheet, plain or gzip; `-` is standard input.
@@ -28,7 +28,7 @@ def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None, en
     from ctx_embed.training.vocabulary import learn_vocabulary
 
     require_file(output)
-    texts = (document.text for file in files for document in read_documents(file, field, encoding=encoding))
+    texts = (document.text for file in files for document in read_documents(file, text_field, encoding=encoding))
     tokenizer = learn_vocabulary(texts, size)
     with replaced_file(output) as beside:
         tokenizer.save(str(beside))

@@ -30,7 +30,7 @@ from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
 from ctx_embed.reading.opening import is_remote
-from ctx_embed.reading.rows import Fields, document_of, estimated_count
+from ctx_embed.reading.rows import Fields, Named, document_of, estimated_count
 from ctx_embed.reading.sources import Report, Source, find_sources
 from ctx_embed.reading.tables import Raw, ReadingWarning, Table, open_rows
 from ctx_embed.stores import Batch, Collection, Store, open as open_store
@@ -80,7 +80,7 @@ def encode_dataset(
     to: str | Path,
     *,
     workers: int | None = None,
-    text_field: str | None = None,
+    text_field: Named = None,
     id_field: str | None = None,
     title_field: str | None = None,
     encoding: str | None = None,
@@ -100,7 +100,7 @@ def encode_dataset(
             TSV, plain or gzip, Parquet and spreadsheets. Of folders and globs, files that cannot be read are reported.
         to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
         workers: the number of threads; None: one for each core, or ``OMP_NUM_THREADS``.
-        text_field: the field with the text; None: ``text``.
+        text_field: the field with the text, or several; None: ``text``.
         id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.
         title_field: the field that becomes the metadata ``title``; None: ``title``, if there is one.
         encoding: the encoding of all files but Parquet; None: UTF-8, or detected.
@@ -115,7 +115,8 @@ def encode_dataset(
     for name, value in (("workers", workers), ("part_rows", part_rows)):
         if value is not None:
             require_size(name, value)
-    fields, report = Fields(text_field, id_field, title_field), Report()
+    fields = text_field if isinstance(text_field, Fields) else Fields(text_field, id_field, title_field)
+    report = Report()
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(to)))
         listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)

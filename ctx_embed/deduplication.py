@@ -30,7 +30,7 @@ from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
 from ctx_embed.reading.formats import FORMATS, JSON, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV
 from ctx_embed.reading.opening import opened, suffix_of
-from ctx_embed.reading.rows import Fields, estimated_count, read_documents
+from ctx_embed.reading.rows import Fields, Named, estimated_count, read_documents, titled
 from ctx_embed.reading.sources import Report, find_sources
 from ctx_embed.reading.tables import Cells, Table, kind_of, open_parquet, open_rows
 from ctx_embed.text.normalisation import Translation, normalised
@@ -224,7 +224,7 @@ def dedupe(
     output: str | Path,
     *,
     groups: str | Path | None = None,
-    text_field: str | None = None,
+    text_field: Named = None,
     threshold: float = THRESHOLD,
     meaning: float | None = None,
     model: Given = None,
@@ -255,7 +255,7 @@ def dedupe(
         output: the file to write, compressed if its name ends in ``.gz``; ``-`` is standard output.
         groups: a JSONL file to write, with one line for each kept row that has near-duplicates: the numbers of these
             rows (counted from 1 over all sources), their texts, and the similarity of each dropped row to the kept one.
-        text_field: the field with the text; None: ``text``, or the whole line of a text file.
+        text_field: the field with the text, or several; None: ``text``, or the whole line of a text file.
         threshold: above 0 and at most 1; 1 drops only equal texts, as above.
         meaning: above 0 and at most 1, e.g. 0.95; None compares characters only.
         model: the model for embeddings, as for :meth:`ctx_embed.SearchIndex.create`.
@@ -286,9 +286,10 @@ def dedupe(
             with opened("-") as stream, copied.open("wb") as copy:
                 shutil.copyfileobj(stream, copy)
         files = [str(copied) if source == "-" else source for source in named]
-        form = common_form(files, Path(output), text_field, encoding)
+        fields = titled(text_field)
+        form = common_form(files, Path(output), fields, encoding)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
-        documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
+        documents = (document for file in files for document in read_documents(file, fields, encoding=encoding))
         texts.read((document.text for document in documents), files)
         if not len(texts):
             raise InputError(f"{', '.join(map(str, named))}: no texts")
@@ -421,14 +422,14 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
 # Copies of the rows that are kept
 
 
-def common_form(files: Sequence[str], output: Path, text_field: str | None, encoding: str | None) -> Table:
+def common_form(files: Sequence[str], output: Path, fields: Fields, encoding: str | None) -> Table:
     """Return a table in the common format of some files; in TSV with quoted cells if one of them has some.
 
     An InputError says that there is no common format, or that the output's name does not suit it.
     """
     forms: dict[str, Table] = {}
     for file in files:
-        with open_rows(file, needed=Fields(text_field).needed, encoding=encoding) as table:
+        with open_rows(file, needed=fields.needed, encoding=encoding) as table:
             form = forms.setdefault(table.kind, table)
             if isinstance(form, Cells) and isinstance(table, Cells):
                 form.quoted = form.quoted or table.quoted

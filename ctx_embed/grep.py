@@ -23,24 +23,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described, quoted
+from ctx_embed.errors import InputError, described, quoted, unknown_name
 from ctx_embed.index.chunking import passages_of
 from ctx_embed.index.database import TOKENIZER
 from ctx_embed.index.documents import embedded_texts
+from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, unrelated_cosines, word_shares
-from ctx_embed.index.query import Mode, Options
+from ctx_embed.index.query import OF_HITS, Mode, Options
 from ctx_embed.index.search import DEPTH, second_look, shares_of_best
 from ctx_embed.index.vectors import Vectors
 from ctx_embed.index.words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
+from ctx_embed.options import takes
 from ctx_embed.reading import encodings
 from ctx_embed.reading.blocks import KINDS
 from ctx_embed.reading.decoding import Extracted, UnreadableFileError, reasons
 from ctx_embed.reading.encodings import ASCII, REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.reading.formats import format_of
 from ctx_embed.reading.opening import STANDARD_INPUT, opened, suffix_of, unpacked
-from ctx_embed.reading.rows import Fields, documents_in
+from ctx_embed.reading.rows import documents_in
 from ctx_embed.reading.sources import Report
 from ctx_embed.reading.tables import open_rows
 from ctx_embed.reading.units import records_of
@@ -71,19 +73,15 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sources:
+class Sources(FolderOptions):
     """Files, folders and pipes to read, see :func:`ctx_embed.grep.grep`; ``report`` says which could not be read."""
 
     paths: Sequence[str]
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    follow_links: bool | None = False
-    text_field: str | None = None
-    title_field: str | None = None
     encoding: str | None = None
     report: Report = field(default_factory=Report, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.paths:
             raise InputError("there must be at least one file or folder to search in, got none")
         for path in self.paths:
@@ -97,7 +95,6 @@ class Sources:
 
     def texts(self) -> Iterator[Text]:
         """Yield the texts of all files in order."""
-        given = Fields(self.text_field, title=self.title_field)
         with Extraction() as extraction:
             for (name, path, whole), found in extraction.read((source, source[2]) for source in self._sources()):
                 try:
@@ -106,7 +103,7 @@ class Sources:
                             raise found
                         if whole is not None:
                             yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
-                        elif os.path.isfile(path) and (records := records_of(path, None, given)):
+                        elif os.path.isfile(path) and (records := records_of(path, None, self.fields)):
                             fields, notes = records
                             with open_rows(path, needed=fields.needed, encoding=self.encoding) as table:
                                 for number, _, document in documents_in(table, fields):
@@ -311,16 +308,13 @@ class Search:
 
     Args:
         question: what to search for.
-        k: the number of hits.
-        mode: ``hybrid`` (by meaning and by words), ``dense`` or ``words``; None is ``hybrid``.
-        late: in ``hybrid``, whether what each word of the question finds in the best passages orders them, too.
-        threshold: the lowest cosine of a hit; None: any.
-        min_relevance: the lowest relevance of a hit; None: 0.8, and in mode ``words`` any.
         files: whether to return only the best hit of each file.
         before: the number of lines before a hit to include in :attr:`Found.before`.
         after: the number of lines after it to include in :attr:`Found.after`.
         model: a name, a path or a loaded model; None is the default model.
         backend: "numpy" or "torch"; None chooses.
+        hits: options of :class:`~ctx_embed.index.query.Options`: ``k``, ``mode`` (None: ``hybrid``), ``late``,
+            ``threshold`` and ``min_relevance`` (None: 0.8, and in mode ``words`` any).
 
     Attributes:
         lines: the number of lines read so far.
@@ -330,28 +324,27 @@ class Search:
         InputError: an option has the wrong type or range, the question has no word, or there is no such model.
     """
 
+    @takes(Options, but=tuple(vars(Options()).keys() - set(OF_HITS)))
     def __init__(
         self,
         question: str,
         *,
-        k: int = 10,
-        mode: Mode | None = None,
-        late: bool = True,
-        threshold: float | None = None,
-        min_relevance: float | None = None,
         files: bool = False,
         before: int = 0,
         after: int = 0,
         model: Any = None,
         backend: str | None = None,
+        **hits: Any,
     ) -> None:
-        self.options = Options(k=k, mode=mode, late=late, threshold=threshold, min_relevance=min_relevance)
+        if unknown := hits.keys() - set(OF_HITS):
+            raise unknown_name("option", min(unknown), OF_HITS)
+        self.options = Options(**hits)
         if not isinstance(question, str):
             raise InputError(f"the question must be a string, got {described(question)}")
         if not words_of(question):
             raise InputError(f"the question must have a word, got {quoted(question)}")
         self.question = well_formed(question)
-        self.mode: Mode = mode or "hybrid"
+        self.mode: Mode = self.options.mode or "hybrid"
         self.files = files
         self._around = (before, after)
         self.lines = self.hidden = 0
@@ -360,7 +353,7 @@ class Search:
         self._cut = passages_of(self.model)
         self._words = None if self.mode == "dense" else WordCounts(self.question)
         self._unrelated = unrelated_cosines(self.model.quiet_queries) if self.mode != "words" else None
-        self._depth = max(2 * k, DEPTH)
+        self._depth = max(2 * self.options.k, DEPTH)
         self._passages = 0
         self._nearest: list[_Candidate] = []
         self._worded: list[_Candidate] = []
@@ -534,30 +527,18 @@ def _embedded(model: Model, texts: Sequence[str]) -> Vectors:
         return model.documents(texts)
 
 
+@takes(FolderOptions, but=("documents", "id_field"))
 def grep(
-    question: str,
-    paths: str | Path | Sequence[str | Path],
-    *,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    follow_links: bool = False,
-    text_field: str | None = None,
-    title_field: str | None = None,
-    encoding: str | None = None,
-    **options: Any,
+    question: str, paths: str | Path | Sequence[str | Path], *, encoding: str | None = None, **options: Any
 ) -> list[Found]:
     """Search files by meaning and by words, without an index.
 
     Args:
         question: what to search for.
         paths: files and folders; ``-`` is standard input.
-        include: globs as in .gitignore; in folders, only files that match one are read.
-        exclude: globs of files and folders to leave out.
-        follow_links: whether to follow links out of a folder.
-        text_field: the field of tables that holds the text; None: ``text``, or the only column of prose.
-        title_field: the field that holds the title; None: ``title``, if there is one.
         encoding: the encoding of plain text; None: detected.
-        options: those of :class:`Search`, such as ``k`` and ``mode``.
+        options: those of :class:`Search`, such as ``k`` and ``mode``, and those of
+            :class:`~ctx_embed.index.following.FolderOptions` but ``documents`` and ``id_field``.
 
     Returns:
         The hits, best first. The ``id`` of a hit is the path of its file.
@@ -571,8 +552,8 @@ def grep(
         ('docs/security.md', 12)
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    fields = (text_field, title_field)
-    sources = Sources([str(path) for path in given], include, exclude, follow_links, *fields, encoding)
+    of_files = {name: options.pop(name) for name in vars(FolderOptions()) if name in options}
+    sources = Sources(list(map(str, given)), encoding, **of_files)
     search = Search(question, **options)
     for _ in search.read(sources.texts()):
         pass

@@ -37,18 +37,9 @@ class Labelled:
     texts: Sequence[str]
 
     @classmethod
-    def read(
-        cls,
-        source: str | Path,
-        text_field: str | None = None,
-        label_field: str | None = None,
-        several: bool = False,
-        encoding: str | None = None,
-        skipped: list[str] | None = None,
-    ) -> Labelled:
-        """Read a labelled file, see :func:`ctx_embed.reading.rows.read_labelled_rows`."""
-        options: dict[str, Any] = {"several": several, "encoding": encoding, "skipped": skipped}
-        data = cls(*read_labelled(source, text_field, label_field, typed=True, **options))
+    def read(cls, source: str | Path, *fields: Any, **options: Any) -> Labelled:
+        """Read a labelled file; the arguments are those of :func:`ctx_embed.reading.rows.read_labelled_rows`."""
+        data = cls(*read_labelled(source, *fields, typed=True, **options))
         data.require_labels()
         return data
 

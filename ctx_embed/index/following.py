@@ -26,11 +26,12 @@ class FolderOptions:
     documents: Literal["files", "paragraphs", "lines", "records"] | None = option(
         None, "What becomes a document.", default_is="files, and records that have a text; of named text files lines"
     )
-    text_field: str | None = option(
+    text_field: Sequence[str] | str | None = option(
         None,
-        "The field of records that holds the text, e.g. body or message.body.",
+        "The field of records that holds the text, e.g. body or message.body, joined if several.",
         flag="--field",
         metavar="NAME",
+        repeated=True,
         default_is="text; in folders the only column of prose",
     )
     id_field: str | None = option(None, "The field of records that holds the id.", metavar="NAME", default_is="id, _id")
@@ -52,4 +53,5 @@ class FolderOptions:
             if not all(isinstance(glob, str) for glob in globs):
                 raise InputError(f"{name} must be a list of globs, got {quoted(globs)}")
             object.__setattr__(self, name, tuple(globs))
+        object.__setattr__(self, "text_field", self.fields.text or None)
         require_valid(self)

@@ -22,6 +22,8 @@ Mode: TypeAlias = Literal["hybrid", "dense", "words"]
 MOST_DIVERSIFIED = 4096
 # Limits: texts and ids in `exclude`, ids in `like`, and characters of a query and of all texts in `exclude`.
 MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS = 10_000, 1_000, 1_000_000
+# The options that searches without an index have, too.
+OF_HITS = ("k", "mode", "late", "threshold", "min_relevance")
 # The value of `group` that groups hits by document.
 BY_DOCUMENT = "id"
 

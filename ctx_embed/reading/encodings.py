@@ -114,10 +114,8 @@ def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1, encod
     """Warn that a file, or some lines of it from number ``first`` on, have wrong bytes, the first at ``place``."""
     line, start = first + raw.count(b"\n", 0, place), raw.rfind(b"\n", 0, place) + 1
     wrong = f"not {encoding.upper() if encoding == UTF_8 else encoding}" if raw[place] else "not text"
-    said = (
-        f"{name}, line {line}: byte {place - start + 1} (0x{raw[place]:02x}) is {wrong}; the rest of the file was read"
-    )
-    warnings.warn(WrongBytesWarning(said), stacklevel=2)
+    where = f"{name}, line {line}: byte {place - start + 1} (0x{raw[place]:02x})"
+    warnings.warn(WrongBytesWarning(f"{where} is {wrong}; the rest of the file was read"), stacklevel=2)
 
 
 def _repaired(error: UnicodeError) -> tuple[str, int]:

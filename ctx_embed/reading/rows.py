@@ -6,14 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from ctx_embed.errors import InputError, quoted
+from ctx_embed.errors import InputError, listed_names, quoted
 from ctx_embed.reading.encodings import bare, decoded_lines
 from ctx_embed.reading.formats import LABELLED, PARQUET, SPREADSHEET, TEXT, TSV, format_of
 from ctx_embed.reading.opening import BROKEN_GZIP, opened, source_name, unpacked
@@ -26,26 +26,34 @@ _SAMPLED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields with a row's text, id and title, by names such as ``body`` or ``message.body``.
+    """The fields with a row's text, id, title and label, by names such as ``body`` or ``message.body``.
 
-    None: ``text``, and ``id`` or ``_id`` and ``title`` if there are such fields. ``fixed``: people cannot name them.
+    None: ``text``, and ``id`` or ``_id`` and ``title`` if there are such fields. Of several fields with the text, those
+    that are filled are joined by line ends. ``fixed``: people cannot name them.
     """
 
-    text: str | None = None
+    text: str | Sequence[str] | None = None
     id: str | None = None
     title: str | None = None
+    label: str | None = None
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        named = {"--field": self.text or TEXT_FIELD, "--id-field": self.id, "--title-field": self.title}
-        given = {option: name for option, name in named.items() if name is not None}
+        object.__setattr__(self, "text", (self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
+        given = [*self.texts, *filter(None, (self.id, self.title, self.label))]
         if len(given) > len(self.needed):
-            raise InputError(f"{' and '.join(given)} must differ, got {', '.join(map(quoted, given.values()))}")
+            raise InputError(f"the names of fields must differ, got {listed_names(given, quoted)}")
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The names of the fields with the text."""
+        return self.text or (TEXT_FIELD,)
 
     @property
     def needed(self) -> dict[str, str]:
         """The fields that every row must have, with the option that names each; an empty one if they are fixed."""
-        options = {self.text or TEXT_FIELD: "--field", self.id: "--id-field", self.title: "--title-field"}
+        options: dict[str | None, str] = dict.fromkeys(self.texts, "--field")
+        options |= {self.id: "--id-field", self.title: "--title-field", self.label: "--label-field"}
         return {name: "" if self.fixed else option for name, option in options.items() if name is not None}
 
 
@@ -58,9 +66,17 @@ def read_lines(
         yield from enumerate(bare(decoded_lines(name, unpacked(stream), encoding=encoding, fallback=fallback)), 1)
 
 
-def read_documents(
-    source: str | Path, fields: Fields | str | None = None, *, encoding: str | None = None
-) -> Iterator[Document]:
+# Fields, or the names of those of the text alone.
+Named: TypeAlias = Fields | str | Sequence[str] | None
+
+
+def titled(given: Named) -> Fields:
+    """Return the fields of texts that are read with their titles."""
+    fields = given if isinstance(given, Fields) else Fields(given)
+    return fields if fields.title is None else replace(fields, text=(fields.title, *fields.texts), title=None)
+
+
+def read_documents(source: str | Path, fields: Named = None, *, encoding: str | None = None) -> Iterator[Document]:
     """Yield the documents of a file, in order and in bounded memory.
 
     The suffix of a file (also before ``.gz``) names its format: ``.jsonl`` and ``.ndjson`` hold an object per line,
@@ -69,7 +85,7 @@ def read_documents(
     labels, see :func:`open_rows`. Lines and objects are yielded as soon as they arrive; CSV and TSV are read to their
     end first.
 
-    ``fields`` name those of the text, the id and the title, a string that of the text; all others are metadata. A field
+    ``fields`` name those of the text, the id and the title, names alone those of the text; others are metadata. A field
     ``metadata`` that holds an object, as in exports, is replaced by the fields of the object. An InputError says which
     row cannot be read or lacks a field (a ``FieldError``). What people should know of how a file is read, such as an
     unexpected delimiter, is a warning.
@@ -96,14 +112,14 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
         return None
     if table.kind == TEXT:
         for name, option in fields.needed.items():
-            if name in (fields.text, fields.id, fields.title):
+            if fields.text or name != TEXT_FIELD:
                 raise InputError(
                     f"{table.name}: lines of text have no field {quoted(name)}; give a table (CSV, TSV, JSONL, Parquet "
                     f"or a spreadsheet), or leave {option} out"
                 )
         return Document(row[TEXT_FIELD])
     where = table.where(number)
-    text = _text(where, taken(row, fields.text or TEXT_FIELD), fields.text or TEXT_FIELD)
+    text = _text(where, row, fields.texts)
     if fields.title is not None and (title := taken(row, fields.title)) is not None:
         row["title"] = str(title)
     named = "the id" if fields.id is None else f"the id {quoted(fields.id)}"
@@ -125,7 +141,7 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
 
 def read_labelled_rows(
     source: str | Path,
-    text_field: str | None = None,
+    text_field: Named = None,
     label_field: str | None = None,
     *,
     several: bool = False,
@@ -143,22 +159,19 @@ def read_labelled_rows(
     ``skipped``: a list that gets the place of each row without a label, which is left out; None makes it an error.
     """
     label_of = _labels if several else _label
-    text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
-    if text_name == label_name:
-        raise InputError(f"--field and --label-field must differ, got {quoted(text_name)} twice")
-    needed = {text_name: "--field", label_name: "--label-field"}
-    with open_rows(source, needed=needed, labelled=True, typed=False, encoding=encoding) as table:
+    label_name = label_field or LABEL_FIELD
+    fields = replace(titled(text_field), label=label_name)
+    with open_rows(source, needed=fields.needed, labelled=True, typed=False, encoding=encoding) as table:
         for number, raw in table.raw:
             where = table.where(number)
-            if table.kind == LABELLED and (text_field is not None or label_field is not None):
+            if table.kind == LABELLED and (fields.text or fields.id or label_field):
                 line = "\t".join(raw) if isinstance(raw, list) else str(raw)
-                raise InputError(
-                    f"{where}: {line[:40]!r} does not name the columns {quoted(label_name)} and {quoted(text_name)}"
-                )
+                columns = " and ".join(map(quoted, (label_name, *fields.texts)))
+                raise InputError(f"{where}: {line[:40]!r} does not name the columns {columns}")
             row = table.fields(number, raw)
             if row is None:
                 continue
-            label, text = taken(row, label_name), _text(where, taken(row, text_name), text_name)
+            label, text = taken(row, label_name), _text(where, row, fields.texts)
             if not several and (label is None or label != label or not str(label).strip()):
                 if skipped is None:
                     raise InputError(f"{where}: the label {quoted(label_name)} is empty")
@@ -168,7 +181,7 @@ def read_labelled_rows(
         table.warn()
 
 
-def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tuple[list[Any], list[str]]:
+def read_labelled(source: str | Path, *fields: Any, **options: Any) -> tuple[list[Any], list[str]]:
     """Return the labels and texts of a labelled file with at least one row; arguments: :func:`read_labelled_rows`."""
     rows = list(read_labelled_rows(source, *fields, **options))
     if not rows:
@@ -237,10 +250,13 @@ def read_columns(source: str | Path) -> Iterator[str]:
             yield from (value for value in row.values() if isinstance(value, str))
 
 
-def _text(where: str, value: Any, field: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{where}: the field {quoted(field)} must be a string, got {got(value)}")
-    return value
+def _text(where: str, row: dict[str, Any], fields: Sequence[str]) -> str:
+    """Return the text of a row, whose fields are removed; one of several may be null or empty."""
+    parts = {field: taken(row, field) for field in fields}
+    for field, value in parts.items():
+        if not isinstance(value, str) and (len(parts) == 1 or value is not None):
+            raise InputError(f"{where}: the field {quoted(field)} must be a string, got {got(value)}")
+    return "\n".join(filter(None, parts.values()))
 
 
 def _label(where: str, value: Any, field: str, typed: bool) -> Any:

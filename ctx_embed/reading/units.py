@@ -48,7 +48,7 @@ def records_of(path: str, unit: str | None, fields: Fields) -> tuple[Fields, lis
                 try:
                     next(documents_in(table, fields), None)
                 except FieldError:
-                    if fields.text is not None:
+                    if fields.text:
                         raise
                 else:
                     return fields, table.notes

@@ -26,6 +26,7 @@ from ctx_embed.files import PathInside
 from ctx_embed.reading.decoding import MEGABYTES, SECONDS, Extracted, UnreadableFileError
 from ctx_embed.reading.encodings import WrongBytesWarning
 from ctx_embed.reading.formats import SPREADSHEET, extract, format_of
+from ctx_embed.reading.opening import said
 
 Item = TypeVar("Item")
 
@@ -203,8 +204,7 @@ def rows_of(path: str) -> Iterator[tuple[str, int, int, list[Any]]]:
     except python_calamine.PasswordError:
         raise UnreadableFileError("password-protected") from None
     except (python_calamine.CalamineError, OSError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise UnreadableFileError(f"cannot be read as a spreadsheet ({said:.120})") from None
+        raise UnreadableFileError(f"cannot be read as a spreadsheet ({said(error):.120})") from None
 
 
 def _value(cell: Any) -> Any:
@@ -234,8 +234,7 @@ def answer(path: str, megabytes: int) -> Iterator[str]:
         last["reason"] = "nested too deeply"
     except Exception as error:
         # Libraries raise all kinds of errors for broken files.
-        said = " ".join(str(error).split())
-        last["reason"] = f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"
+        last["reason"] = f"cannot be read ({': '.join(filter(None, (type(error).__name__, f'{said(error):.120}')))})"
     yield json.dumps(last)
 
 

@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.options import declared, documented, option, require_valid
+from ctx_embed.reading.rows import Named
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -131,7 +132,7 @@ class TrainingJob:
         command=False,
     )
     architecture: Mapping[str, Any] | None = option(None, "Options of an encoder from scratch.", command=False)
-    text_field: str | None = option(None, "The field of tables that holds the text.", command=False)
+    text_field: Named = option(None, "The field of tables that holds the text; several are joined.", command=False)
     label_field: str | None = option(None, "The field of tables that holds the label.", command=False)
     encoding: str | None = option(
         None, "The encoding of the text, e.g. cp1252.", metavar="NAME", default_is="UTF-8, or detected"
@@ -416,7 +417,7 @@ class DistillationJob(DistillationOptions):
         section=OBJECTIVES,
         metavar="MODEL",
     )
-    text_field: str | None = option(None, "The field of tables that holds the text.", command=False)
+    text_field: Named = option(None, "The field of tables that holds the text; several are joined.", command=False)
     label_field: str | None = option(None, "The field of tables that holds the label.", command=False)
     progress: bool = option(True, "Show progress on standard error.", command=False)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.reading.rows import Fields, is_number, read_documents, read_fields, read_labelled, read_lines
+from ctx_embed.reading.rows import Fields, Named, is_number, read_documents, read_fields, read_labelled, read_lines
 from ctx_embed.texts import well_formed
 
 # A row holds a label and one or two texts, a score and two texts, an id and a text, or two ids and a relevance.
@@ -31,7 +31,7 @@ Reader = Callable[[Path], list[Row]]
 WHOLE_NUMBER = re.compile(r"\s*-?\d+\s*")
 
 
-def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
+def labelled(path: Path, text_field: Named = None, label_field: str | None = None) -> list[Row]:
     """Return the rows of a user's labelled file, see :func:`ctx_embed.reading.rows.read_labelled`."""
     return list(zip(*read_labelled(path, text_field, label_field), strict=True))
 
@@ -245,7 +245,7 @@ SUITES = {"mteb": tuple(name for name in TASKS if name.startswith("MTEB-"))}
 DEFAULT_TASKS = ("MR", "CR", "SUBJ", "MPQA")
 
 
-def find_tasks(names: Sequence[str], text_field: str | None = None, label_field: str | None = None) -> list[Task]:
+def find_tasks(names: Sequence[str], text_field: Named = None, label_field: str | None = None) -> list[Task]:
     """Return the tasks with these names or paths, each once, in order; without names the four default tasks.
 
     A path names a labelled file (lines of ``label<TAB>text``, or a table with the named fields), or a folder in BEIR

@@ -75,7 +75,7 @@ def test_an_error_names_only_options_of_its_command(here, tiny_model_path):
     said = run("eval", "run", "--encoder", tiny_model_path, "--task", "beir").stderr
     assert "corpus.jsonl, line 1: no field '_id' (fields: 'id', 'text')\n" in said
     said = run("grep", "--field", "a", "--title-field", "a", "cat", "beir/corpus.jsonl").stderr
-    assert said == "Error: --field and --title-field must differ, got 'a', 'a'\n"
+    assert said == "Error: the names of fields must differ, got 'a', 'a'\n"
     shutil.copytree(tiny_model_path, "gone")
     (here / "docs").mkdir()
     (here / "docs" / "a.txt").write_text("a cat")
@@ -295,7 +295,7 @@ def test_usage_mistakes_are_one_line():
         (["index", "quary", "a"], "unknown command 'quary': did you mean 'query'? known are "),
         (["demo", "-k", "9" * 40], "Invalid value for '-k'"),
         # click alone would keep only the last.
-        (["train", "a.csv", "-o", "m", "--field", "a", "--field=b"], "--field may be given once, got it 2 times"),
+        (["index", "query", "a", "b", "--group", "c", "--group=d"], "--group may be given once, got it 2 times"),
         (
             ["index", "query", "a", "b", "--where", "x = 1", "--where", "y = 2"],
             "--where may be given once, got it 2 times",

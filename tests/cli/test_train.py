@@ -80,6 +80,29 @@ def test_a_table_with_test_and_validation_texts_in_json(train_file):
     assert result["valid_accuracy"] == result["test_accuracy"] == result["test"]["accuracy"] == accuracy
 
 
+@pytest.mark.parametrize("options", [("--field", "review"), (), ("--id-field", "n")])
+def test_titles_are_part_of_texts_and_predictions_read_the_same_columns(here, options):
+    rows = [(number, *row.split("\t")) for number, row in enumerate(ROWS)]
+    # The title alone tells the labels apart.
+    name = file("table.csv", "n,stars,subject,text,review", *(f"{n},{label},{text},,a book" for n, label, text in rows))
+    arguments = ["--title-field", "subject", "--label-field", "stars", *options, "--cv", "2", "--json"]
+    result = run(name, "-o", "model", *arguments)
+    assert json.loads(result.stdout)["cv"]["accuracy"] > 0.9
+    assert record()["fields"] == {
+        "text": ["subject", *(["review"] if "review" in options else ["text"])],
+        "label": "stars",
+    }
+    predict = Command("predict").succeeds
+    alone = file("texts.txt", *(text for _, _, text in rows))
+    assert [line.split("\t")[0] for line in predict("model", name).splitlines()] == [label for _, label, _ in rows]
+    assert predict("model", name).count("a book") == (40 if "review" in options else 0)
+    assert predict("model", name, "--field", "review").count("a book") == 40
+    # Other inputs are read as ever.
+    other = file("other.jsonl", *(json.dumps({"text": text}) for _, _, text in rows))
+    assert predict("model", other) == predict("model", alone)
+    assert "no field 'nope' (fields: " in fails(name, "-o", "new", "--title-field", "nope", "--label-field", "stars")
+
+
 def test_a_training_starts_from_the_default_model_unless_told(train_file, tiny_model_path):
     assert run(train_file, "-o", "model").exit_code == 0
     assert (record()["options"]["from"], record()["options"]["frozen"]) == ("default", True)

@@ -855,6 +855,10 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
     (folder / "a.csv").unlink()
     (folder / "f.csv").write_text((folder / "f.csv").read_text() + "\n")
     assert (index.sync(folder).removed, "x1" in index, "f.csv:x1" in index) == (1, False, True)
+    # Several columns are one text, now and in later runs.
+    assert index.sync(folder, text_field=["words", "more"]).changed == 1
+    assert [document.text for document in index.documents()] == [f"{text}\n{text}" for text in prose]
+    assert index.sync(folder).changed == index.sync(folder, text_field=("words", "more")).changed == 0
 
 
 def test_grep_reads_tables_as_a_folder_does(folder):

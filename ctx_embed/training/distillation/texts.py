@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading.rows import read_columns, read_documents, read_fields, read_labelled_rows, read_lines
+from ctx_embed.reading.rows import Named, read_columns, read_documents, read_fields, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
@@ -87,7 +87,7 @@ class Mixture:
 
 
 def read_mixture(
-    sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset(), text_field: str | None = None
+    sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset(), text_field: Named = None
 ) -> Mixture:
     """Read all sources.
 
@@ -116,7 +116,7 @@ def read_mixture(
     )
 
 
-def read_blocks(source: Source, seed: int = 0, text_field: str | None = None) -> list[Block]:
+def read_blocks(source: Source, seed: int = 0, text_field: Named = None) -> list[Block]:
     """Read a source's files in blocks, whose order depends on their contents alone.
 
     A block keeps its place among the others when files are added or more texts are asked for, so that a larger run can
@@ -275,7 +275,7 @@ def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
 def read_labelled_files(
     paths: Sequence[str | Path],
     skip: str | Path | None = None,
-    text_field: str | None = None,
+    text_field: Named = None,
     label_field: str | None = None,
     excluded: Set[str] = frozenset(),
 ) -> tuple[list[str], list[str]]:

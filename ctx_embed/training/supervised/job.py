@@ -18,6 +18,7 @@ from ctx_embed.model import Model
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.options import takes
 from ctx_embed.progress import say
+from ctx_embed.reading.rows import titled
 from ctx_embed.training.labelled_texts import are_known, warning
 from ctx_embed.training.options import OF_TRAINING, SupervisedOptions, TrainingJob
 from ctx_embed.training.run import MODEL, RECORD, Checkpoint, classifier_card, contents_hash, finished
@@ -94,6 +95,7 @@ def train(
         "asked": asked,
         "result": result,
         **made,
+        "fields": {"text": titled(job.text_field).text, "label": job.label_field},
         "data": {
             name: {"file": Path(files[name] or "").name, "sha256": contents_hash(files[name]), "rows": len(part.texts)}
             for name, part in data.items()
@@ -116,7 +118,8 @@ def train(
 def _read(path: str, job: TrainingJob) -> Labelled:
     """Return the rows of a labelled file; those without a label are left out and listed, or an error."""
     skipped: list[str] = []
-    data = Labelled.read(path, job.text_field, job.label_field, job.multi_label, job.encoding, skipped)
+    how: dict[str, Any] = {"several": job.multi_label, "encoding": job.encoding, "skipped": skipped}
+    data = Labelled.read(path, job.text_field, job.label_field, **how)
     if skipped:
         several = f"{len(skipped):,} rows have" if len(skipped) > 1 else "a row has"
         listed = "; ".join([*skipped[:5], *["..."] * (len(skipped) > 5)])
