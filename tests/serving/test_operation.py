@@ -212,7 +212,7 @@ def test_the_server_is_not_ready_while_embedding_or_searching_is_stuck(index_pat
 @pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])
 def test_a_long_query_ends_at_the_deadline_that_a_request_asks_for(server, mode):
     # Each of these characters is read as 18 letters, so that the tokenizer has the most to do.
-    body = json.dumps({"query": "\ufdfa" * 300_000, "mode": mode, "deadline": 0.3}, ensure_ascii=False).encode()
+    body = json.dumps({"query": "\ufdfa" * 55_000, "mode": mode, "deadline": 0.03}, ensure_ascii=False).encode()
     begin = time.monotonic()
     answer = post(f"{server.url}/v1/indexes/notes.index/search", content=body, headers=JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")

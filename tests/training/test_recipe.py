@@ -112,10 +112,12 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
     labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
     pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text(f"{sentences[0]}\n")
     summary = distill(
         sources=[Source([str(corpus[0])]), Source(corpus, texts=10, passage_lines=3), Source(corpus, span_words=4)],
         labelled=[str(labelled)],
-        exclude=[str(pairs)],
+        exclude=[str(excluded)],
         validation=str(pairs),
         phrases=10,
         spare_dimensions=2,
@@ -131,7 +133,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     assert len([entry["loss"] for entry in made["losses"]]) >= 20
     stored = weights(folder)
     assert stored["embedding.weight"].dtype == torch.int8
-    assert (load(folder)[0].labelled_texts == hashes_of(sentences)).all()
+    assert (load(folder)[0].labelled_texts == hashes_of(sentences[1:])).all()
     model = load(folder)
     assert model[0].entries == len(stored["embedding.weight"]) == model[0].backend_tokenizer.get_vocab_size() + 10
     # What was trained is what was saved: the phrases' rows hold their parts.
