@@ -352,16 +352,16 @@ class TokenEncoder(InputModule):
             self._warned = True
             first = [inputs[place] for place in unread[:MOST_EXAMPLES]]
             warnings.warn(UnknownTextsWarning(first, len(unread), len(lengths), self.normalized), stacklevel=2)
-        # A Pooling after this module may leave the prompt out.
-        features: dict[str, Any] = {"prompt_length": len(self.read([prompt], None, limit)[0])} if prompt else {}
+        # A Pooling after this module may leave the prompt out. It comes last: accelerate counts what comes first.
+        of_prompt: dict[str, Any] = {"prompt_length": len(self.read([prompt], None, limit)[0])} if prompt else {}
         padded_size = len(lengths) * int(lengths.max(initial=0))
         if padded_size > PADDED_TOKENS and padded_size > 2 * len(ids):
             offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
-            return features | {"input_ids": torch.from_numpy(ids.astype(np.int64))[None], "cu_seq_lens_q": offsets}
+            return {"input_ids": torch.from_numpy(ids.astype(np.int64))[None], "cu_seq_lens_q": offsets} | of_prompt
         mask = (np.arange(lengths.max(initial=0)) < lengths[:, None]).astype(np.int64)
         padded = np.zeros_like(mask)
         padded[mask > 0] = ids
-        return features | {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
+        return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)} | of_prompt
 
     @torch.no_grad()
     def round_table(self) -> None:
