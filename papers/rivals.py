@@ -1,12 +1,14 @@
 """Encoders taught alike: each learns from one teacher, on the same sentences, with the same table and the same steps.
 
     python -m papers.rivals --data DIR --work FOLDER [--encoder NAME] [--seed N] [--device cuda]
+    python -m papers.rivals --data DIR --work FOLDER --rates      # learning rates on a tenth of the sentences
     python -m papers.rivals --data DIR --work FOLDER --speed      # minutes; nothing else running
     python -m papers.rivals --table                               # of papers/rivals.json
 
 The papers compare encoders that are trained on small labelled sets. Here each is distilled from all-MiniLM-L6-v2 on
-300,000 sentences of the corpus: a vocabulary of 32,000 entries, 256 dimensions, three epochs of batches of 256. Probes,
-STS and retrieval are scored by ``evaluate``. Speed is ``SentenceTransformer.encode``'s on one thread, all encoders in
+300,000 sentences of the corpus: a vocabulary of 32,000 entries, 256 dimensions, three epochs of batches of 256 at one
+learning rate, which ``--rates`` compares with a third and three times as much. Probes, STS and retrieval are scored by
+``evaluate``. Speed is ``SentenceTransformer.encode``'s on one thread, all encoders in
 turn, with random weights over a vocabulary that the first training learned.
 
 FOLDER keeps the teacher's embeddings, models, scores and, in rivals.json, the rows and speeds: a repeated command goes
@@ -43,21 +45,25 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "BiGRU": ("bigru", {"output_dimension": 256}),
     "CNN": ("cnn", {"output_dimension": 256}),
 }
-SENTENCES, DIMENSION, ENTRIES = 300_000, 256, 32_000
+SENTENCES, DIMENSION, ENTRIES, RATE = 300_000, 256, 32_000, 0.003
+# Tried with other rates, on a tenth of the sentences.
+WITH_RATES, RATES = ("Contextualizer", "LAMA", "Transformer of USE"), (RATE / 3, RATE, 3 * RATE)
 PROBES, STS = ("MR", "CR", "SUBJ", "MPQA"), ("STSB", "STS12", "STS13", "STS14", "STS15")
 COLLECTIONS = ("cranfield", "cisi", "cacm", "npl")
 TASKS = [*PROBES, *STS, *COLLECTIONS]
 TIMED = 2000
 
 
-def taught(name: str, seed: int, data: Path, work: Path, device: str | None) -> Path:
+def taught(
+    name: str, seed: int, data: Path, work: Path, device: str | None, sentences: int = SENTENCES, rate: float = RATE
+) -> Path:
     """Distil an encoder, if the folder does not have it."""
     from ctx_embed.training import Source, distill
 
     encoder, options = RIVALS[name]
-    output = work / f"{encoder}-{seed}"
+    output = work / (f"{encoder}-{seed}" if (sentences, rate) == (SENTENCES, RATE) else f"{encoder}-{seed}-{rate:g}")
     distill(
-        [Source(sorted((data / "corpus").glob("*.txt.gz")), texts=SENTENCES, fair=True)],
+        [Source(sorted((data / "corpus").glob("*.txt.gz")), texts=sentences, fair=True)],
         output,
         teacher="minilm",
         cache=work / "teacher",
@@ -68,7 +74,7 @@ def taught(name: str, seed: int, data: Path, work: Path, device: str | None) -> 
         exclude=sorted((data / "senteval").glob("*.tsv")),
         validation=data / "senteval" / "STSB_dev.tsv",
         batch_size=256,
-        learning_rate=0.003,
+        learning_rate=rate,
         seed=seed,
         device=device,
     )
@@ -96,6 +102,28 @@ def scored(name: str, seed: int, model: Path, data: Path, work: Path, device: st
         "commit": commit(),
         "processor": processor() if device in (None, "cpu") else torch.cuda.get_device_name(device),
     }
+
+
+def compared(seed: int, data: Path, work: Path, device: str | None) -> list[dict[str, Any]]:
+    """Return the distance to the teacher and STS-B dev by encoder and learning rate, on a tenth of the sentences."""
+    rows = []
+    for name in WITH_RATES:
+        for rate in RATES:
+            model = taught(name, seed, data, work, device, SENTENCES // 10, rate)
+            record = json.loads((model / "training.json").read_text(encoding="utf-8"))
+            kept = record["history"][record["kept_epoch"]]
+            of_model = {"distance": record["held_out_distance"], "STS-B dev": 100 * kept["pairs_spearman"]}
+            rows.append({"encoder": name, "seed": seed, "rate": rate, **of_model, "commit": commit()})
+    return rows
+
+
+def rates_table(content: dict[str, Any]) -> str:
+    """Return the table of the stored comparison of learning rates."""
+    heads = [f"{rate:g}" for rate in RATES]
+    lines = [f"| encoder, 1 - cos by learning rate | {' | '.join(heads)} |", "|---|" + "--:|" * len(heads)]
+    found = {(row["encoder"], row["rate"]): row["distance"] for row in content["rates"]}
+    lines += [f"| {name} | {' | '.join(f'{found[name, rate]:.3f}' for rate in RATES)} |" for name in WITH_RATES]
+    return "\n".join(lines)
 
 
 def speeds(data: Path, work: Path) -> dict[str, float]:
@@ -141,6 +169,7 @@ def table(path: Path = STORED) -> str:
 @click.option("--encoder", "names", multiple=True, type=click.Choice(list(RIVALS)), help="Only these.")
 @click.option("--seed", "seeds", multiple=True, type=SEED, default=(0, 1), show_default=True)
 @click.option("--device", help="Where to train, e.g. cuda.")
+@click.option("--rates", is_flag=True, help="Compare learning rates alone.")
 @click.option("--speed", "timed", is_flag=True, help="Measure the speed alone.")
 @click.option("--table", "printed", is_flag=True, help="Print the published rows.")
 @errors_in_one_line(lambda: "repeat the command to continue")
@@ -150,6 +179,7 @@ def main(
     names: tuple[str, ...],
     seeds: tuple[int, ...],
     device: str | None,
+    rates: bool,
     timed: bool,
     printed: bool,
 ) -> None:
@@ -165,6 +195,10 @@ def main(
         DataReader(data).read(task)
     work.mkdir(parents=True, exist_ok=True)
     stored = work / STORED.name
+    if rates:
+        keep(stored, {"rates": compared(seeds[0], data, work, device)})
+        click.echo(rates_table(json.loads(stored.read_text(encoding="utf-8"))))
+        return
     for seed, name in [(seed, name) for seed in seeds for name in names or RIVALS if not timed]:
         model = taught(name, seed, data, work, device)
         keep(stored, {"rows": [scored(name, seed, model, data, work, device)]})
