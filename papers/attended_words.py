@@ -32,16 +32,18 @@ if TYPE_CHECKING:
 SHOWN = 15
 # Maximum number of test texts to read; R8 has fewer.
 READ = 4000
-# The two classes to compare, with their names by label, and the words to compare, chosen for each class.
+# The two classes to compare, with their names by label, and the words to compare: the paper's, and of R8 our choice.
 CLASSES = {"IMDB": {"0": "negative", "1": "positive"}, "R8": {"ship": "ship", "money-fx": "money-fx"}}
 CHOSEN = {
-    "IMDB": (("bad", "boring", "awful", "worst"), ("good", "great", "excellent", "wonderful")),
+    "IMDB": (of_paper("LAMA", "Figure 2")["negative"], of_paper("LAMA", "Figure 2")["positive"]),
     "R8": (("gulf", "cargo", "shipping", "iranian"), ("monetary", "currencies", "fed", "rate")),
 }
 TABLE4_PLACES = tuple(f"{task}: {name}" for task, classes in CLASSES.items() for name in classes.values())
 # A word must occur in at least this many texts of a class.
-LEAST = {"IMDB": 40, "R8": 4}
-PUBLISHED_WORDS = of_paper("LAMA", "Table 4")
+LEAST = {"IMDB": 15, "R8": 4}
+# The words that the paper lists for a class; of its Yelp reviews where IMDB stands.
+IN_PLACE = {"IMDB: negative": "Yelp: 1 star", "IMDB: positive": "Yelp: 5 stars"}
+PUBLISHED_WORDS = {place: of_paper("LAMA", "Table 4")[IN_PLACE.get(place, place)] for place in TABLE4_PLACES}
 
 
 def words_of(attention: AttentionWeights) -> Iterator[tuple[str, float]]:
@@ -141,13 +143,13 @@ def above_uniform(place: str, figures: Figures) -> list[bool]:
     """Return, for each word that the paper lists for a class and that is frequent enough, whether it gets more than
     uniform attention in our results."""
     attention = figures["attention"].get(label_of(place), {})
-    return [attention[word] > 1 for word in PUBLISHED_WORDS.get(place, ()) if word in attention]
+    return [attention[word] > 1 for word in PUBLISHED_WORDS[place] if word in attention]
 
 
 def in_paper(place: str, figures: Figures) -> str:
-    """Return how many of those words get more, and how many there are; empty if the paper lists none."""
-    above = above_uniform(place, figures) if figures and place in PUBLISHED_WORDS else None
-    return "" if above is None else f"{sum(above)} of {len(above)}"
+    """Return how many of those words get more, how many there are, and how many the paper lists."""
+    above = above_uniform(place, figures) if figures else []
+    return f"{sum(above)} of {len(above)} ({len(PUBLISHED_WORDS[place])})" if figures else ""
 
 
 def _weight(outcome: Outcome, place: int) -> float | None:
@@ -189,11 +191,15 @@ def _draw_chosen(axes: Axes, outcomes: Sequence[Outcome]) -> None:
 
 def _check_table4(found: Found) -> tuple[str, Verdict]:
     of_classes = {place: found[LAMA, place] for place in PUBLISHED_WORDS}
-    told = [f"{in_paper(place, figures)} for {place.split(': ')[1]}" for place, figures in of_classes.items()]
-    above = [each for place, figures in of_classes.items() for each in above_uniform(place, figures)]
+    each = {place: above_uniform(place, figures) for place, figures in of_classes.items()}
+    told = [
+        f"{sum(above)} of {len(above)} for {place.split(': ')[1]} ({len(PUBLISHED_WORDS[place])} listed)"
+        for place, above in each.items()
+    ]
+    above = [is_above for words in each.values() for is_above in words]
     measured = (
-        "of the words that we chose from the paper's 20 a class and that are frequent enough here, "
-        f"{' and '.join(told)} get more than uniform attention."
+        "of the words that our copy of the paper lists and that are frequent enough here, "
+        f"{', '.join(told)} get more than uniform attention."
     )
     return measured, Verdict.of(bool(above) and all(above), sum(above) > len(above) / 2)
 
@@ -242,10 +248,9 @@ LAMA_TABLE4 = Experiment(
     ),
     notes=(
         *NOTES,
-        "For each class: words that occur in more of its texts than of any other class's. We chose words from the 20 "
-        "that the paper lists for a class (9 of ship, 12 of money-fx); 'paper's words' counts those that get more than "
-        "uniform attention here, and those that are frequent enough.",
-        "The paper has Yelp reviews where IMDB stands.",
+        "For each class: words that occur in more of its texts than of any other class's. 'paper's words': how many of "
+        "the paper's get more than uniform attention here, how many are frequent enough, and in brackets how many of "
+        "the paper's 20 a class our copy lists. The paper has Yelp reviews of 1 and 5 stars where IMDB stands.",
     ),
     heads=("system", "class"),
     cells=tuple(Cell(LAMA, place, _settings(place.split(": ")[0])) for place in TABLE4_PLACES),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Normalize
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.normalizers import BertNormalizer
@@ -66,9 +66,10 @@ INITIAL = "initial"
 TOKEN_DEVIATION = "token_deviation"
 # Settings of a classifier's input and head; None or absent is the default. ``tokens``: number of tokens to read of a
 # text (default: all). ``words``: read whole words with word2vec's vectors of this many features (default: word pieces
-# with random vectors). ``mlp``: units of a hidden layer in the head (default: a linear head).
-TOKENS, WORDS, MLP = "tokens", "words", "mlp"
-INPUTS = (TOKENS, WORDS, MLP)
+# with random vectors). ``mlp``: units of a hidden layer in the head (default: a linear head). ``dropout``: the share of
+# these units that a training step leaves out.
+TOKENS, WORDS, MLP, DROPOUT = "tokens", "words", "mlp", "dropout"
+INPUTS = (TOKENS, WORDS, MLP, DROPOUT)
 WITHOUT_TEST_PART = ("YELP", "AMAZON")
 # Momentum and weight decay of SGD, which then takes Adam's place.
 SGD = "sgd"
@@ -145,6 +146,7 @@ def initial_encoder(
     modules = [module]
     if units := settings.get(MLP):
         modules.append(Dense(module.get_embedding_dimension(), units, activation_function=nn.ReLU()))
+        modules += [Dropout(rate)] if (rate := settings.get(DROPOUT)) else []
     encoder = SentenceTransformer(modules=[*modules, Normalize()], device=workplace.device)
     with torch.no_grad():
         for name, value in settings.get(INITIAL, {}).items():
@@ -180,8 +182,8 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
     """Train on the training part of a fold or task and score its test part; or measure a batch's time.
 
     The part is ``speed``, ``fold N`` (from 1) or ``test``; each fold has other initial weights. Return ``accuracy`` in
-    percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each epoch and the number
-    of ``parameters`` excluding the token table; or the result of :func:`batch_times`.
+    percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) and ``valid`` accuracy of
+    each epoch, and the number of ``parameters`` excluding the token table; or the result of :func:`batch_times`.
     """
     if part == SPEED:
         return batch_times(settings, workplace)
@@ -210,6 +212,7 @@ def trained(
         "valid_accuracy": 100 * best["valid_accuracy"],
         "best_epoch": best["epoch"],
         "loss": [epoch["cross_entropy"] for epoch in history],
+        "valid": [100 * epoch["valid_accuracy"] for epoch in history],
         "parameters": _parameters(encoder),
     }
 

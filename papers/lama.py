@@ -5,6 +5,7 @@ from typing import Any
 
 from ctx_embed.systems import parameter_count, without_vocabulary
 from papers.classifier_cells import (
+    DROPOUT,
     GRID,
     MLP,
     ONE_RUN,
@@ -71,8 +72,8 @@ PUBLISHED_TABLE_3 = of_paper("LAMA", "Table 3")
 OTHER_SET = "paper, another set"
 # The paper's settings that ours differ from: features of word2vec's vectors, units of the head's MLP, heads of TE,
 # units of SAN, and SGD, whose rates our copy of the paper does not show. The units of the layer before the scores
-# are ours, too.
-PAPER_WORDS, PAPER_MLP, PAPER_TE_HEADS, PAPER_LAYER = 100, 512, 16, 100
+# and the share that dropout leaves out are ours, too.
+PAPER_WORDS, PAPER_MLP, PAPER_TE_HEADS, PAPER_LAYER, PAPER_DROPOUT = 100, 512, 16, 100, 0.5
 PAPER_UNITS = 512
 PAPER_SGD, PAPER_RATE, PAPER_EPOCHS = {"momentum": 0.9, "weight_decay": 1e-4}, 0.1, 20
 BERT_TRAINING = {"epochs": 10, "batch_size": 32, "learning_rate": 5e-6, "head": "random", "like_length": True}
@@ -101,12 +102,12 @@ def _settings(system: str, task: str, **changes: Any) -> Settings:
     name, architecture = SYSTEMS[system]
     training = {"epochs": EPOCHS[task], "batch_size": 64, "learning_rate": 1e-3, "like_length": True}
     settings = settings_of(task, name, training, **{**architecture, "dimension": M, **changes})
-    return {**settings, TOKENS: READ if system in CUT else None, WORDS: None, MLP: None}
+    return {**settings, TOKENS: READ if system in CUT else None, WORDS: None, MLP: None, DROPOUT: None}
 
 
 def _as_in_the_paper(settings: Settings) -> Settings:
-    """Return the settings that the paper used: whole texts, word vectors, SGD, an MLP over the embedding, its heads,
-    and in LAMA a layer before the scores and a learned context."""
+    """Return the settings that the paper used: whole texts, word vectors, SGD, an MLP with dropout over the embedding,
+    its heads, and in LAMA a layer before the scores and a learned context."""
     encoder = settings.get("encoder")
     if encoder is None:
         return settings
@@ -114,7 +115,8 @@ def _as_in_the_paper(settings: Settings) -> Settings:
     # The dimension must be a multiple of the number of heads.
     words = PAPER_WORDS if heads is None else PAPER_WORDS + -PAPER_WORDS % heads
     architecture = {**settings["architecture"], "dimension": words, **({"heads": heads} if heads else {})}
-    found = {**settings, "architecture": architecture, TOKENS: None, WORDS: words, MLP: PAPER_MLP}
+    found = {**settings, "architecture": architecture, TOKENS: None, WORDS: words}
+    found |= {MLP: PAPER_MLP, DROPOUT: PAPER_DROPOUT}
     if encoder.startswith("lama"):
         found |= {"architecture": {**architecture, "context": "learned", "layer": PAPER_LAYER}, GRID: list(COUNTS)}
     if encoder == "san":
@@ -166,10 +168,10 @@ LAMA_TABLE3 = Experiment(
         *CHOICES,
         f"With `--paper`: {PAPER_WORDS}-dimensional word2vec vectors of words, trained on the training part (for "
         f"TE {PAPER_WORDS + -PAPER_WORDS % PAPER_TE_HEADS}, which {PAPER_TE_HEADS} heads divide), a hidden layer of "
-        f"{PAPER_MLP} units over the embedding, whole texts, SGD (rate {PAPER_RATE}, momentum 0.9, weight decay 1e-4, "
-        f"{PAPER_EPOCHS} epochs; not the Contextualizer), and in LAMA a learned context, a layer of {PAPER_LAYER} "
-        f"units before the scores, and the heads that the validation part chooses of {', '.join(map(str, COUNTS))}; "
-        f"SAN has {PAPER_UNITS} units.",
+        f"{PAPER_MLP} units with dropout {PAPER_DROPOUT} over the embedding, whole texts, SGD (rate {PAPER_RATE}, "
+        f"momentum 0.9, weight decay 1e-4, {PAPER_EPOCHS} epochs; not the Contextualizer), and in LAMA a learned "
+        f"context, a layer of {PAPER_LAYER} units before the scores, and the heads that the validation part chooses of "
+        f"{', '.join(map(str, COUNTS))}; SAN has {PAPER_UNITS} units.",
         "BERT is the model that `--option start=PATH` names, fine-tuned with Adam 5e-6.",
         f"'{OTHER_SET}': the UCI news aggregator's articles, and Yelp reviews of five classes.",
     ),
@@ -243,22 +245,28 @@ LAMA_FIGURE3 = Experiment(
 # The systems over a bi-GRU's states, which are not counted, with the option that grows: heads, or the Contextualizer's
 # rank. SAN's perceptron has the paper's size; a size of the states that the paper's equal slopes ask for is half of it.
 STATES = PAPER_UNITS // 2
+NO_CONTEXT, TE_ATTENTION = "LAMA without c", "TE, its attention alone"
 COUNTED: dict[str, tuple[str, dict[str, Any], str]] = {
     SAN: ("san", {"attention_dimension": PAPER_UNITS}, "heads"),
     LAMA: ("lama", {"context": "learned"}, "heads"),
+    NO_CONTEXT: ("lama", {}, "heads"),
     TE: ("transformer", {"layers": 1}, "heads"),
+    TE_ATTENTION: ("transformer", {"layers": 1}, "heads"),
     OURS: ("contextualizer", {"steps": 1}, "rank"),
 }
 
 
 def _counted(system: str, count: int) -> Settings:
     name, options, letter = COUNTED[system]
-    return {"layer": name, "dimension": STATES, "options": {**options, letter: count}}
+    of = ["qkv", "out"] if system == TE_ATTENTION else None
+    return {"layer": name, "dimension": STATES, "options": {**options, letter: count}, "maps": of}
 
 
 def count_parameters(settings: Settings, part: str, workplace: Workplace) -> Figures:
-    """Return the number of a system's parameters, excluding its token table."""
+    """Return the number of a system's parameters, or of its ``maps``, excluding its token table."""
     module = without_vocabulary(settings["layer"], settings["dimension"], **settings["options"])
+    if maps := settings["maps"]:
+        return {"parameters": sum(p.numel() for name, p in module.named_parameters() if name.split(".")[-2] in maps)}
     return {"parameters": parameter_count(module)}
 
 
@@ -288,9 +296,9 @@ LAMA_FIGURE4 = Experiment(
         _check_figure4,
     ),
     (
-        f"m {STATES}; counted, not trained: SAN with {PAPER_UNITS} units, LAMA with a learned context, TE of one "
-        "layer with a feed-forward width of 4 m, whose heads share m features, so its count is constant; the "
-        "Contextualizer has no heads: one step, by rank u instead.",
+        f"m {STATES}; counted, not trained: SAN with {PAPER_UNITS} units, LAMA with a learned context and without, TE "
+        "of one layer with a feed-forward width of 4 m, and its attention alone, whose heads share m features, so its "
+        "count is constant; the Contextualizer has no heads: one step, by rank u instead.",
         UNKNOWN_FIGURES,
     ),
     ("system", "heads or rank"),

@@ -262,7 +262,7 @@ def _lama_table4() -> list[str]:
         for place in TABLE4_PLACES
     ]
     return [
-        table(["class", "most attended, first 10", "the paper's words above uniform attention", "accuracy"], rows, 2)
+        table(["class", "most attended, first 10", "the paper's words above uniform (listed)", "accuracy"], rows, 2)
     ]
 
 

@@ -22,7 +22,7 @@ from ctx_embed.fingerprint import identity
 from ctx_embed.progress import Meter
 from ctx_embed.systems import option_defaults, without_vocabulary
 from ctx_embed.training.options import SupervisedOptions
-from papers.classifier_cells import INITIAL, INPUTS, MLP, TOKENS, WORDS, initial_values
+from papers.classifier_cells import DROPOUT, INITIAL, INPUTS, MLP, TOKENS, WORDS, initial_values
 from papers.experiment import FOLDS, QUICK_FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED
@@ -104,7 +104,7 @@ FORMAT = 1
 # The largest value of a float32 weight.
 LARGEST = torch.finfo(torch.float32).max
 # An example value of each setting that is None by default; :func:`_alike` compares new values with it.
-VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH", REDRAWN: False, TIED: False}
+VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, DROPOUT: 0.5, "start": "PATH", REDRAWN: False, TIED: False}
 # Stands for the hash of a cell whose data are missing, or to which the changes do not apply.
 UNKNOWN_RUN = "unknown"
 
