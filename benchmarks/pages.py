@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CARD = "ctx_embed/pretrained/default/README.md"
+ATTENTION = ("steps", "length", "heads", "positions", "contrasts")
 # The arguments of the script that prints a table, and the page that shows it.
 TABLES = {
     "jobs.py --json benchmarks/jobs.json --table": "docs/performance.md",
@@ -24,10 +25,11 @@ TABLES = {
     "jobs.py --json benchmarks/jobs.json --calls": "README.md",
     "distilled.py --table": "docs/tutorials/distil.md",
     "site.py --table": "docs/site.md",
+    **{f"attention.py --table {name}": "docs/lab/attention.md" for name in ATTENTION},
     "overlap.py --table": CARD,
     "truncation.py --table": CARD,
 }
-PLOTS = ("peers.py plot", "longdocs.py --plot", "classifiers.py --plot")
+PLOTS = ("peers.py plot", "longdocs.py --plot", "classifiers.py --plot", "attention.py --plot")
 CLAIM = "jobs.py --json benchmarks/jobs.json --claim"
 
 
