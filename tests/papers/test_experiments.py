@@ -378,14 +378,18 @@ def test_a_redrawn_context_differs_at_each_reading(workplace):
 
 def test_the_words_of_table_4_by_hand():
     claim = find_experiment("lama-table4").claim
-    found = {
-        ("LAMA", f"R8: {name}"): {"attention": {name: words}}
-        for name, words in (("ship", {"gulf": 1.2, "cargo": 0.9}), ("money-fx", {"fed": 1.1}))
-    }
+    classes = (
+        ("IMDB: negative", "0", {"worst": 1.1}),
+        ("IMDB: positive", "1", {}),
+        ("R8: ship", "ship", {"gulf": 1.2, "cargo": 0.9}),
+        ("R8: money-fx", "money-fx", {"fed": 1.1}),
+    )
+    found = {("LAMA", place): {"attention": {label: words}} for place, label, words in classes}
     measured, verdict = claim.check(found)
     assert measured == (
-        "of the words that we chose from the paper's 20 a class and that are frequent enough here, 1 of 2 for ship and "
-        "1 of 1 for money-fx get more than uniform attention."
+        "of the words that our copy of the paper lists and that are frequent enough here, 1 of 1 for negative (12 "
+        "listed), 0 of 0 for positive (12 listed), 1 of 2 for ship (9 listed), 1 of 1 for money-fx (12 listed) get "
+        "more than uniform attention."
     )
     assert verdict is Verdict.IN_PART
     found["LAMA", "R8: ship"]["attention"]["ship"]["cargo"] = 1.01
