@@ -34,6 +34,13 @@
   // Width: nothing wider than the window.
   if (document.documentElement.scrollWidth > innerWidth) wrong.push(`${document.documentElement.scrollWidth} wide in ${innerWidth}`);
 
+  // Fingers (WCAG 2.2, 2.5.8): what is pressed on a phone is 24 pixels high.
+  for (const control of innerWidth < 640 ? document.querySelectorAll("a, button, input, select, summary") : []) {
+    if (!isShown(control) || control.closest(".hidden-label, .skip")) continue;
+    const height = Math.max(...[control, ...(control.labels ?? [])].map((each) => each.getBoundingClientRect().height));
+    if (height < 23.9) wrong.push(`${height.toFixed(1)} high: ${label(control)} ${nameOf(control).slice(0, 30)}`);
+  }
+
   // Words: none of ordinary length goes on in the next line.
   const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = words.nextNode(); node; node = words.nextNode()) {
