@@ -26,6 +26,7 @@ from ctx_embed.reading.opening import opened, source_name, suffix_of, unpacked
 from ctx_embed.reading.rows import Fields, documents_in, titled
 from ctx_embed.reading.tables import USUAL, Cells, Table, open_parquet, open_rows
 from ctx_embed.texts import well_formed
+from ctx_embed.writing import cells_writer, json_of
 
 if TYPE_CHECKING:
     from ctx_embed.classify.predictor import Predictor
@@ -91,14 +92,10 @@ def _write_lines(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
 
 def _write_jsonl(file: TextIO, rows: Iterator[Row], table: Table) -> None:
-    from ctx_embed.writing import json_of
-
     file.writelines(f"{json_of(row.fields(table.names))}\n" for row in rows)
 
 
 def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
-    from ctx_embed.writing import json_of
-
     file.write("[")
     for number, row in enumerate(rows):
         file.write((",\n" if number else "\n") + json_of(row.fields(table.names)))
@@ -107,8 +104,6 @@ def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
 def _write_table(file: TextIO, rows: Iterator[Row], table: Table, kind: str) -> None:
     """Write the columns of the input, cell by cell and in its form if it has this kind, and those of the classifier."""
-    from ctx_embed.writing import cells_writer, json_of
-
     found = list(rows)
     names = [*table.names, *dict.fromkeys(name for row in found for name in row.given if name not in table.names)]
     own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
@@ -184,8 +179,6 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 def _fill(sheet: Any, row: int, column: int, values: Iterable[Any]) -> None:
     """Write cells of a sheet: numbers, and texts as they are, none of which becomes a formula."""
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
-
-    from ctx_embed.writing import json_of
 
     if row > MOST_ROWS:
         raise InputError(f"a sheet has at most {MOST_ROWS:,} rows; write .csv or .parquet")

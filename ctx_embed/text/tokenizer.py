@@ -153,13 +153,10 @@ class Phrases:
         return known[self.entries :]
 
 
-def _letter(character: str) -> str:
-    """Return a letter or mark as it is, nothing for an invisible character, and a space for all others."""
-    category = unicodedata.category(character)
-    return character if category[0] in "LM" else "" if category == "Cf" else " "
-
-
-_LETTERS = Translation(_letter)
+# A letter or mark as it is, nothing for an invisible character, and a space for all others.
+_LETTERS = Translation(
+    lambda sign: sign if unicodedata.category(sign)[0] in "LM" else "" if unicodedata.category(sign) == "Cf" else " "
+)
 
 
 def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
