@@ -251,8 +251,8 @@ class DistillationOptions:
     )
     contrast_batch: int = option(64, "Triples of text, partner and contrast per batch.", least=2, section=OBJECTIVES)
     second_weight: float = option(0.5, "Loss weight: the second teacher.", least=0, section=OBJECTIVES)
-    second_label_weight: float = option(
-        0.0, "Loss weight: predict the labels that the second teacher's embeddings give.", least=0, section=OBJECTIVES
+    taught_label_weight: float = option(
+        0.0, "Loss weight: predict the labels that each teacher's embeddings give.", least=0, section=OBJECTIVES
     )
     held_out: int | None = option(
         None,
@@ -428,8 +428,8 @@ class DistillationJob(DistillationOptions):
             raise InputError("--from and --tokenizer cannot be combined: the model has its own vocabulary")
         if self.second_teacher is not None and not any(source.second_texts for source in self.sources):
             raise InputError("a second teacher needs texts; set second_texts for a source of the recipe")
-        if self.second_label_weight > 0 and (self.second_teacher is None or not self.labelled):
-            raise InputError("second_label_weight needs a second teacher and labelled files; give both or leave it out")
+        if self.taught_label_weight > 0 and not self.labelled:
+            raise InputError("taught_label_weight needs labelled files; give them or leave it out")
         self.label_dimensions(self.dimension, self.spare_dimensions)
 
 

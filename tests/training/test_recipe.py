@@ -187,7 +187,7 @@ FAILURES = [
     ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe a source of pairs (.jsonl)"),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
     ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer cannot be combined: the model has its own vocabulary"),
-    ({"second_label_weight": 0.5}, "second_label_weight needs a second teacher and labelled files; "),
+    ({"taught_label_weight": 0.5}, "taught_label_weight needs labelled files; "),
 ]
 
 

@@ -242,16 +242,19 @@ def test_each_objective_has_its_weight_and_is_left_out_at_0(start, mixture, text
     second = teacher[0], np.eye(16, 8, dtype=np.float32)
     begin = partial(start, mixture=together, run={"labelled": (["a", "b"] * 32, texts), "second": second})
     terms = {"label_weight": "labels", "relation_weight": "relations", "word_weight": "words", "genre_weight": "genres"}
-    terms |= {"pair_weight": "partners", "second_weight": "second", "second_label_weight": "taught_labels"}
+    terms |= {"pair_weight": "partners", "second_weight": "second", "taught_label_weight": "taught_labels"}
     weights = {name: 0.1 * place for place, name in enumerate(terms, 1)}
     every = begin(replace(OPTIONS, **weights)).objectives
     expected = {terms[name]: weight for name, weight in weights.items()} | {"similarity": 1.0}
+    expected["second_taught_labels"] = weights["taught_label_weight"]
     assert {name: weight for name, (_, weight) in every.items()} == expected
     assert every["second"][0].relation_weight == weights["relation_weight"]
-    assert every["taught_labels"][0].head is every["labels"][0].head
-    for names in [[name] for name in terms if name != "label_weight"] + [["label_weight", "second_label_weight"]]:
+    for name in ("taught_labels", "second_taught_labels"):
+        assert every[name][0].head is every["labels"][0].head
+    for names in [[name] for name in terms if name != "label_weight"] + [["label_weight", "taught_label_weight"]]:
         left = begin(replace(OPTIONS, **weights | dict.fromkeys(names, 0.0))).objectives
-        assert every.keys() - left.keys() == {terms[name] for name in names}
+        both = {"second_taught_labels"} if "taught_label_weight" in names else set()
+        assert every.keys() - left.keys() == {terms[name] for name in names} | both
 
 
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):

@@ -284,8 +284,8 @@ def taught_labels(
     rows = np.array([row for row, text in enumerate(texts) if text in known], dtype=np.int64)
     if len(rows) < FEWEST_TAUGHT:
         raise InputError(
-            f"the second teacher must embed at least {FEWEST_TAUGHT} labelled texts for its labels, got {len(rows)}; "
-            "give second_texts to a source of labelled files"
+            f"each teacher must embed at least {FEWEST_TAUGHT} labelled texts for its labels, got {len(rows)}; "
+            "make the labelled files a source, with second_texts for the second teacher"
         )
     inputs = torch.from_numpy(embeddings.astype(np.float32))
     center, deviation = inputs[rows].mean(0), inputs[rows].std(0).clamp_min(1e-6)

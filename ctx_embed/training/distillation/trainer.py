@@ -116,10 +116,17 @@ class Distillation:
         terms: dict[str, tuple[objectives.Objective, float]] = {"similarity": (objectives.Similarity(), 1.0)}
         if options.relation_weight > 0:
             terms["relations"] = objectives.Relations(), options.relation_weight
-        # The second teacher's labels are read by the same head.
-        if labelled is not None and options.label_weight + options.second_label_weight > 0:
+        if labelled is not None and options.label_weight + options.taught_label_weight > 0:
             labels = objectives.Labels(read, self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = labels, options.label_weight
+            # What each teacher knows of the labels is read by the same head.
+            taught = {"taught_labels": (self.teacher[mixture.taught_rows], mixture.taught_rows)}
+            if second is not None:
+                taught["second_taught_labels"] = second[0], mixture.second_rows
+            for name, (embeddings, rows) in taught.items() if options.taught_label_weight > 0 else ():
+                found = objectives.taught_labels(embeddings, [mixture.texts[row] for row in rows], *labelled)
+                places = objectives.places_of(rows, len(mixture.texts))
+                terms[name] = objectives.TaughtLabels(labels.head, places, found), options.taught_label_weight
         if options.word_weight > 0:
             counts = np.bincount(self.packed.ids, minlength=self.student.entries)
             terms["words"] = objectives.Words(dimension, counts), options.word_weight
@@ -136,17 +143,10 @@ class Distillation:
             apart = objectives.Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
             terms["contrasts"] = apart, options.contrast_weight
         if second is not None and options.second_weight > 0:
-            taught = objectives.SecondTeacher(
+            pulled = objectives.SecondTeacher(
                 self.packed, mixture.second_rows, *second, self.held_out_rows, options.relation_weight
             )
-            terms["second"] = taught, options.second_weight
-        if second is not None and labelled is not None and options.second_label_weight > 0:
-            head = terms["labels"][0].head
-            assert isinstance(head, objectives.LabelHead)
-            rows = mixture.second_rows
-            probabilities = objectives.taught_labels(second[0], [mixture.texts[row] for row in rows], *labelled)
-            objective = objectives.TaughtLabels(head, objectives.places_of(rows, len(mixture.texts)), probabilities)
-            terms["taught_labels"] = objective, options.second_label_weight
+            terms["second"] = pulled, options.second_weight
         return terms
 
     def _weights(self) -> dict[str, Tensor]:
