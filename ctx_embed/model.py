@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, described, missing_extra, naming_left_out, unknown_name
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.loading import PEER, load, local_folder
+from ctx_embed.loading import load, local_folder
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
 from ctx_embed.numpy_model.embedder import Ids, Lengths, PackedContextualizer
-from ctx_embed.numpy_model.saved import Floats, SavedContextualizer, write_contents
+from ctx_embed.numpy_model.saved import PACKAGED, Floats, SavedContextualizer, write_contents
 from ctx_embed.options import BACKENDS, DEFAULT
 from ctx_embed.progress import Meter
 from ctx_embed.text.tokenizer import TextTokenizer
@@ -105,7 +105,7 @@ class Model:
         is_path = name != DEFAULT and os.path.exists(name)
         if not is_path and name.startswith(MODEL2VEC):
             return cls(_static(name), name, name)
-        if not is_path and "/" not in name and name not in (DEFAULT, PEER):
+        if not is_path and "/" not in name and name not in (DEFAULT, *PACKAGED):
             from ctx_embed.systems import SYSTEMS, untrained
 
             if name in SYSTEMS:
@@ -117,7 +117,7 @@ class Model:
                 with naming_left_out(f"the encoder {name}"):
                     return cls(untrained(name), name, name, remark)
             # A word that is nearly the name of a model is a typing mistake, not a model on the hub.
-            names = [DEFAULT, PEER, *others, *SYSTEMS]
+            names = [DEFAULT, *PACKAGED, *others, *SYSTEMS]
             if difflib.get_close_matches(name, names, n=1):
                 raise InputError(f"{unknown_name('encoder', name, names)}, or the folder of a SentenceTransformer")
         reference = str(Path(name).absolute()) if is_path else name

