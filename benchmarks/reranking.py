@@ -1,6 +1,6 @@
 """Searches by words, by meaning, by both, and reranked: nDCG@10 on retrieval collections, with ours and a larger model.
 
-    python benchmarks/reranking.py --data DIR [--collections "cranfield cacm"] [--reranker minilm] [--json FILE]
+    python benchmarks/reranking.py --data DIR [--model default] [--collections "cranfield cacm"] [--reranker minilm]
 
 Prints a row for each kind of search: nDCG@10 of each collection with a 95 % interval, the mean over the collections
 with p of a paired permutation test over all queries against ``hybrid`` without late interaction.
@@ -32,10 +32,11 @@ def scores(
 @click.command()
 @data_option
 @click.option("--collections", default=" ".join(COLLECTIONS), show_default=True)
+@click.option("--model", default="default", show_default=True)
 @click.option("--reranker", default="minilm", show_default=True)
 @click.option("--candidates", default=50, show_default=True)
 @json_option
-def main(data: Path, collections: str, reranker: str, candidates: int, json_path: Path | None) -> None:
+def main(data: Path, collections: str, model: str, reranker: str, candidates: int, json_path: Path | None) -> None:
     """Print the quality of each kind of search."""
     larger: Any = load(reranker)
     embed = larger.encode_document
@@ -47,7 +48,7 @@ def main(data: Path, collections: str, reranker: str, candidates: int, json_path
         # A reranker embeds the candidates of each query anew, which would take hours.
         larger.encode_document = lambda texts, known=known, **_: np.stack([known[text] for text in texts])
         with tempfile.TemporaryDirectory() as work:
-            with SearchIndex.create(Path(work) / "ours") as index:
+            with SearchIndex.create(Path(work) / "ours", model) as index:
                 index.add(list(documents.values()), list(documents))
                 for mode in ("words", "dense", "hybrid"):
                     found.setdefault(mode, {})[name] = scores(index, queries, judged, mode=mode)
