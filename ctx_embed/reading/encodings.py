@@ -136,7 +136,7 @@ def bare(lines: Iterable[str]) -> Iterator[str]:
 
 
 def decoded_lines(
-    name: str, stream: io.BufferedReader, *, encoding: str | None = None, fallback: str | None = None
+    name: str, stream: io.BufferedReader, *, encoding: str | None, fallback: str | None = None
 ) -> Iterator[str]:
     r"""Yield the lines of a stream, without ``\n``, which alone ends a line; ``\r`` before it may belong to a cell.
 

@@ -40,7 +40,7 @@ def names_of(model: str) -> tuple[str, ...]:
 class EmbeddingModel:
     """A model, from a folder or ``default``, that embeds the texts of all requests in batches."""
 
-    def __init__(self, name: str, aliases: Sequence[str] = (), seconds: float | None = None) -> None:
+    def __init__(self, name: str, aliases: Sequence[str], seconds: float | None) -> None:
         self.model = Model.of(name)
         self.names = tuple(dict.fromkeys((*names_of(name), "default", *aliases)))
         self._seconds = seconds

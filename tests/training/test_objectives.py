@@ -354,7 +354,7 @@ def batches():
 def test_it_takes_the_steps_of_torchs_adamw_over_the_whole_table(weight_decay):
     drawn = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
     table, whole = drawn.clone(), torch.nn.Parameter(drawn.clone())
-    lazy = LazyAdamW(table, **({} if weight_decay == 0.01 else {"weight_decay": weight_decay}))
+    lazy = LazyAdamW(table, betas=(0.9, 0.99), weight_decay=weight_decay)
     optimizer = torch.optim.AdamW([whole], betas=(0.9, 0.99), weight_decay=weight_decay)
     for read, gradient, rate in batches():
         # What a step reads is what it would read of the whole table, after however long.

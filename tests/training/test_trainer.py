@@ -81,7 +81,8 @@ def start(tokenizer, mixture, teacher):
 
     def begin(options=OPTIONS, checkpoint=None, run=None, mixture=mixture, kind=Distillation, **architecture):
         given = Contextualizer, tokenizer, mixture.texts, *teacher, 8, options.seed
-        student, rotation = students.new_student(*given, **{"steps": 2, "rank": 3, **architecture})
+        chosen = {"steps": 2, "rank": 3, "phrases": None, "spare_dimensions": 0, **architecture}
+        student, rotation = students.new_student(*given, **chosen)
         return kind(student, mixture, teacher[0], rotation, options, checkpoint, **(run or {}))
 
     return begin

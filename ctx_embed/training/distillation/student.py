@@ -65,10 +65,10 @@ def new_student(
     teacher_embeddings: NDArray[np.float16],
     entry_embeddings: NDArray[np.float32],
     dimension: int,
-    seed: int = 0,
+    seed: int,
     *,
-    phrases: NDArray[np.int32] | None = None,
-    spare_dimensions: int = 0,
+    phrases: NDArray[np.int32] | None,
+    spare_dimensions: int,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student whose table is initialised from the teacher's embeddings of single entries, and a rotation.
@@ -217,7 +217,7 @@ def _strongest(
     first: NDArray[np.bool_],
     second: NDArray[np.bool_],
     count: int,
-    fewest: int = FEWEST,
+    fewest: int,
     before: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32]:
     """Return the strongest pairs (<= count, 2) of neighbouring entries, strongest first.

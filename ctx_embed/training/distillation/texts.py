@@ -86,9 +86,7 @@ class Mixture:
         return int((~self.shown).sum())
 
 
-def read_mixture(
-    sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset(), text_field: Named = None
-) -> Mixture:
+def read_mixture(sources: Sequence[Source], seed: int, excluded: Set[str], text_field: Named = None) -> Mixture:
     """Read all sources.
 
     Texts whose words are ``excluded``, see :func:`read_excluded`, are never trained on. They keep their places, so that

@@ -320,7 +320,7 @@ class LazyAdamW:
     the whole table (rows, m) in float32, except for rounding and :math:`\epsilon` (1e-8), which does not fade with v.
     """
 
-    def __init__(self, table: Tensor, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.01) -> None:
+    def __init__(self, table: Tensor, *, betas: tuple[float, float], weight_decay: float) -> None:
         self.table = table.detach()
         self.betas = betas
         self.weight_decay = weight_decay
