@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -187,7 +187,8 @@ def encode_dataset(
             warnings.warn(UnknownTextsWarning(first, texts, rows), stacklevel=2)
         stored = store.count()
         if not run.was_complete and run.name == "0000" and stored < rows:
-            shared = f" ({examples(store.repeated, len(store.repeated))})" if store.repeated else ""
+            known = dict.fromkeys(name for note in run.parts.values() for name in note["repeated"]) | store.repeated
+            shared = f" ({examples(known, len(known))})" if known else ""
             said = f"{rows - stored:,} of {rows:,} rows share an id with another one{shared}: one of each id is stored"
             warnings.warn(ReadingWarning(f"{said}; name a field of different ids with --id-field"), stacklevel=2)
         lines = [line for note in run.parts.values() for line in note["named"]][:NAMED]
@@ -275,7 +276,8 @@ def _embedded(
     vectors = embedder.documents(texts)
     unread = [ids[place] for place in (~vectors.any(axis=1)).nonzero()[0]]
     note = {"rows": len(found), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids}
-    note |= {"unknown": len(unread), "unread": unread[:MOST_EXAMPLES]}
+    repeated = [identifier for identifier, times in Counter(ids).items() if times > 1]
+    note |= {"unknown": len(unread), "unread": unread[:MOST_EXAMPLES], "repeated": repeated[: MOST_EXAMPLES + 1]}
     return Batch(ids, texts, metadata, vectors), note
 
 

@@ -152,6 +152,15 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     require_exact(target, {**expected, "4": "third", "new": "fourth"}, embedder)
 
 
+@pytest.mark.parametrize(("kind", "part_rows"), [("{}", 2), ("{}", 9), ("lancedb:{}", 9), ("qdrant:{}", 9)])
+def test_ids_of_several_rows_are_named(kind, part_rows, tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"id": "{name}", "text": "text {row}"}}\n' for row, name in enumerate("aabccd")))
+    said = r"2 of 6 rows share an id with another one \('a', 'c'\): one of each id is stored; name a field"
+    with pytest.warns(ReadingWarning, match=said):
+        encode_dataset(file, kind.format(tmp_path / "out"), workers=1, part_rows=part_rows)
+
+
 def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
     target = tmp_path / "out"
     encode_dataset(corpus / "a.txt", target, workers=1)
