@@ -18,7 +18,7 @@ from ctx_embed.cli.options import (
     options_of,
 )
 from ctx_embed.progress import duration
-from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source
+from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source, read_recipe
 
 # Options of the command that a recipe must not set.
 NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "device"}
@@ -27,8 +27,6 @@ NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "devi
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
     """Make the recipe's values the defaults of the other options."""
     if value is not None:
-        from ctx_embed.training.options import read_recipe
-
         names = {option.name or "" for option in context.command.params} - NOT_OF_RECIPE | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
         # Pass numbers as text, as the command line does, so that 1.5 epochs are an error instead of being cut to 1.

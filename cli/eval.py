@@ -13,7 +13,7 @@ import click
 from ctx_embed.cli.main import Group
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks import DEFAULT_TASKS, SUITES, TASKS
+from ctx_embed.eval.tasks import DEFAULT_TASKS, SUITES, TASKS, DataReader, find_tasks
 from ctx_embed.texts import aligned
 
 if TYPE_CHECKING:
@@ -113,7 +113,6 @@ def run(
     Example: ctx-embed eval run --suite mteb --data DIR
     """
     from ctx_embed.eval.reports import notes, tables
-    from ctx_embed.eval.tasks import DataReader, find_tasks
     from ctx_embed.eval.writing import PLOTS, WRITERS, require_plots, write_report
     from ctx_embed.files import require_file, require_folder
 

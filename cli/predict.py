@@ -149,30 +149,29 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     if suffix_of(table.name) in (".xlsx", ".xlsm"):
         with opened(table.name) as stream:
             book = openpyxl.load_workbook(io.BytesIO(unpacked(stream).read()))
-        starts = [(first, book[name] if name else book.worksheets[0]) for name, first in table.starts.items()]
+        titles, places = list(table.starts), [table.in_sheet(row.number) for row in found]
     else:
         book = openpyxl.Workbook()
-        starts = [(0, book.active)]
         # The rows of other tables are numbered anew, below the header.
-        found = [row._replace(number=number) for number, row in enumerate(found, 2)]
+        titles, places = [book.active.title], [(number, book.active.title) for number, _ in enumerate(found, 2)]
         names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
         _fill(book.active, 1, 1, names)
-        for row in found:
-            _fill(book.active, row.number, 1, [row.given.get(name) for name in names])
-    sheets = []
-    for first, sheet in starts:
+        for (number, _), row in zip(places, found, strict=True):
+            _fill(book.active, number, 1, [row.given.get(name) for name in names])
+    ends = {}
+    for name in titles:
+        sheet = book[name] if name else book.worksheets[0]
         filled = [cell for line in sheet.iter_rows() for cell in line if cell.value is not None]
-        sheets.append((first, sheet, max(cell.column for cell in filled) + 1, min(cell.row for cell in filled)))
+        ends[name] = sheet, max(cell.column for cell in filled) + 1, min(cell.row for cell in filled)
     # A column has one name in all sheets.
-    free = _free(own, {str(cell.value) for _, sheet, _, header in sheets for cell in sheet[header]})
-    ends = [*(first for first, *_ in sheets[1:]), MOST_ROWS * len(sheets)]
-    for (first, sheet, after, header), last in zip(sheets, ends, strict=True):
+    free = _free(own, {str(cell.value) for sheet, _, header in ends.values() for cell in sheet[header]})
+    for sheet, after, header in ends.values():
         _fill(sheet, header, after, free.values())
-        for row in found:
-            if first < row.number <= last:
-                label, probability, *why = row.cells(digits="")
-                one = probability and "," not in probability
-                _fill(sheet, row.number - first, after, [label, float(probability) if one else probability, *why])
+    for (number, name), row in zip(places, found, strict=True):
+        label, probability, *why = row.cells(digits="")
+        one = probability and "," not in probability
+        sheet, after, _ = ends[name]
+        _fill(sheet, number, after, [label, float(probability) if one else probability, *why])
     book.save(file.buffer)
 
 

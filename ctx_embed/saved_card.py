@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from sentence_transformers import SentenceTransformerModelCardData
+from sentence_transformers import SentenceTransformer, SentenceTransformerModelCardData
 
 from ctx_embed.files import final_name
 from ctx_embed.fingerprint import fingerprint, revision
@@ -42,8 +42,6 @@ class Card(IdentifiedCard):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values of the template: the whole ``card``."""
-        from sentence_transformers import SentenceTransformer
-
         assert self.model is not None
         source, trained, unchanged = getattr(self.model[0], "source", None), "generated_from_trainer" in self.tags, None
         if source is not None:

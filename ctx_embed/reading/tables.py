@@ -138,9 +138,16 @@ class Table:
         for note in self.notes:
             warnings.warn(ReadingWarning(f"{self.name}: {note}"), stacklevel=1)
 
+    def in_sheet(self, number: int) -> tuple[int, str]:
+        """Return the number of a row in its sheet, and the sheet's name; the number itself if there are no sheets."""
+        start, sheet = max(((start, name) for name, start in self.starts.items() if start < number), default=(0, ""))
+        return number - start, sheet
+
     def where(self, number: int) -> str:
         """Return the place of a row, for messages."""
-        return f"{self.name}, {self.unit} {number}" if number else self.name
+        row, sheet = self.in_sheet(number)
+        of_sheet = f", sheet {quoted(sheet)}" if sheet and len(self.starts) > 1 else ""
+        return f"{self.name}{of_sheet}, {self.unit} {row}" if number else self.name
 
     def fields(self, number: int, raw: Raw) -> dict[str, Any] | None:
         """Return the fields of a row as JSON values; None for a blank line.

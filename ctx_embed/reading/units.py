@@ -103,9 +103,9 @@ def record_documents(file: File, fields: Fields, notes: list[str]) -> Iterator[D
     with reasons(file.path), open_rows(file.path, needed=fields.needed) as table:
         for number, _, document in documents_in(table, fields):
             content = json.dumps([document.text, document.metadata], sort_keys=True, default=str)
-            line = {"line": number} if table.unit == "line" else {}
             identified = identifier(content) if document.id is None else document.id
-            yield Document(document.text, identified, {**general, **line, **document.metadata})
+            metadata = {**general, table.unit: table.in_sheet(number)[0], **document.metadata}
+            yield Document(document.text, identified, metadata)
         notes += [note for note in table.notes if note not in notes]
 
 

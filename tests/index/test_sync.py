@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import openpyxl
 import pandas
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -94,6 +95,25 @@ def test_a_folder_becomes_documents(index, folder):
     hits = [hit for hit in index.search("anything", k=50) if hit.id == "a.md"]
     assert sorted(hit.text.split("\n")[0] for hit in hits) == ["# Title", "## Part 1", "## Part 2", "## Part 3"]
     assert synced.passages == 7 + len(hits)
+
+
+def test_each_record_names_its_line_or_its_row_and_sheet(index, tmp_path):
+    (folder := tmp_path / "tables").mkdir()
+    book = openpyxl.Workbook()
+    for name, rows in (("First", [["text"], ["one"], [None], ["two"]]), ("Second", [[], ["text"], ["three"]])):
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(folder / "book.xlsx")
+    (folder / "list.json").write_text('[{"text": "four"}, {"text": "five"}]')
+    (folder / "lines.csv").write_text('text\n"six\nseven"\neight\n')
+    index.sync(folder)
+    found = {document.text: document.metadata for document in index.documents()}
+    assert {text: book[at["sheet"]].cell(at["row"], 1).value for text, at in found.items() if "sheet" in at} == {
+        text: text for text in ("one", "two", "three")
+    }
+    assert [found[text].get("row") for text in ("four", "five", "eight")] == [1, 2, None]
+    assert [found[text]["line"] for text in ("six\nseven", "eight")] == [3, 4]
 
 
 hashed = sync.content_hash

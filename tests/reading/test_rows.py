@@ -721,6 +721,11 @@ def test_rows_of_spreadsheets(tmp_path, file):
     with pytest.warns(ReadingWarning, match="left out the sheet 'Third' \\(no field 'text'"):
         found = read(tmp_path / "b.xlsm")
     assert found[3] == Document("more", "x1", {"sheet": "Second"})
+    book.create_sheet("Fourth").append(["day", "text"])
+    book["Fourth"].append([None, "no day"])
+    book.save(tmp_path / "c.xlsx")
+    said = "c.xlsx, sheet 'Fourth', row 2: the label 'day' is empty"
+    assert said in error(read_labelled, tmp_path / "c.xlsx", "text", "day")
     whole = (tmp_path / "a.xlsx").read_bytes()
     for content in (b"", b"PK", whole[:-300], bytes(1000)):
         assert "a.xls: cannot be read as a spreadsheet (" in error(read, file(content, "a.xls"))

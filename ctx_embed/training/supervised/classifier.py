@@ -21,7 +21,7 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.model import Model
 from ctx_embed.texts import as_texts
-from ctx_embed.training.options import OF_TRAINING
+from ctx_embed.training.options import FINE_TUNING, OF_TRAINING
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -128,7 +128,6 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.history_: list[dict[str, float]] = []
         else:
             from ctx_embed.loading import load
-            from ctx_embed.training.options import FINE_TUNING
             from ctx_embed.training.supervised.train import train_classifier
 
             held_out = None if valid is None else _labelled(*valid)[0].matched(data.classes())
