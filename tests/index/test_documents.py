@@ -14,6 +14,7 @@ from ctx_embed.index import database as storage, exploring
 from ctx_embed.index.build import build_index
 from ctx_embed.index.exploring import Field
 from ctx_embed.texts import Document
+from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -240,6 +241,11 @@ def test_topics_are_clusters_with_their_words(index, monkeypatch):
     assert [topic.size for topic in topics] == [50, 40, 30]
     assert [set(topic.words) for topic in topics] == [set(words.split()) for words in reversed(subjects)]
     assert all(1 <= len({text for _, text in topic.examples}) == len(topic.examples) <= 3 for topic in topics)
+    vectors = unit_rows(np.stack(embeddings))
+    for topic in topics:
+        # The first example is nearest to the topic's mean.
+        nearness = vectors[topic.documents] @ vectors[topic.documents].mean(0)
+        assert topic.examples[0][0] == topic.documents[nearness.argmax()]
     assert index.topics(3) == topics
     assert 2 <= len(index.topics()) <= 8
     assert "120 passages cannot make 121 topics; ask for fewer" in error(index.topics, 121)
@@ -248,6 +254,16 @@ def test_topics_are_clusters_with_their_words(index, monkeypatch):
     assert [topic.words for topic in index.topics(2)] == [[], []]
     monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
     assert "topics need scikit-learn: pip install scikit-learn" in error(index.topics, 3)
+
+
+def test_a_word_of_most_topics_names_the_one_that_is_full_of_it(index):
+    subjects = [[f"{words} shared"] * 8 + [words] * 32 for words in ("market prices", "rain clouds")]
+    texts = [["purring kitten shared shared"] * 8, *subjects]
+    for axis, of_topic in enumerate(texts):
+        index.add(of_topic, embeddings=[np.eye(8)[axis]] * len(of_topic))
+    found = {topic.words[0]: topic.words for topic in index.topics(3)}
+    assert set(found["shared"]) == {"shared", "purring", "kitten"}
+    assert sorted(len(words) for words in found.values()) == [2, 2, 3]
 
 
 def test_examples_of_a_topic_differ(tmp_path):

@@ -109,7 +109,7 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
 
 
 def test_a_second_teacher_teaches_the_texts_that_it_knows():
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     embeddings, rotation = torch.randn(2, 3), torch.linalg.qr(torch.randn(3, 2))[0]
     given = embeddings.numpy().astype(np.float16), rotation.numpy()
     second = objectives.SecondTeacher(PACKED, np.array([1, 4]), *given, np.array([4, 5]), relation_weight=2.0)

@@ -194,6 +194,8 @@ FAILURES = [
 @pytest.mark.parametrize(("options", "message"), FAILURES)
 def test_what_is_wrong_is_found_before_the_teacher_is_asked(distill, tmp_path, monkeypatch, options, message):
     monkeypatch.setattr(job.TeacherCache, "embeddings", lambda *_, **__: pytest.fail("too late"))
+    if not options.keys() & {"dimension", "held_out", "pair_weight"}:  # what no teacher or text decides
+        monkeypatch.setattr(job, "load", lambda *_, **__: pytest.fail("too late"))
     assert error(distill, **options).startswith(message)
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt"]
 
