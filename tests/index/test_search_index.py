@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,19 @@ def test_no_given_id_ends_automatic_ids(batches):
         index.delete(known)
         last = max((one for one in known if isinstance(one, int) and one < LAST_IDS), default=-1)
         assert index.add(["next"])[0] > last
+
+
+def test_a_batch_leaves_what_its_documents_leave_one_by_one(tmp_path):
+    with (
+        SearchIndex.create(tmp_path / "a", HashModel()) as one,
+        SearchIndex.create(tmp_path / "b", HashModel()) as all_,
+    ):
+        for number, ids in enumerate(itertools.product("ab", repeat=3)):
+            texts = [f"text {number} {place}" for place in range(3)]
+            all_.upsert(texts, ids)
+            for text, identifier in zip(texts, ids, strict=True):
+                one.upsert([text], [identifier])
+            assert list(one) == list(all_)
 
 
 def test_the_forms_of_a_query(index, monkeypatch):
