@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ctx_embed import loading
+from ctx_embed.numpy_model import saved
 
 
 @pytest.fixture(autouse=True)
@@ -18,5 +18,5 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def default_model(tiny_model_path, monkeypatch) -> Path:
     """Use the tiny model instead of the shipped one."""
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
+    monkeypatch.setattr(saved, "DEFAULT_MODEL", tiny_model_path)
     return tiny_model_path

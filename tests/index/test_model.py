@@ -10,9 +10,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from ctx_embed import InputError, SearchIndex, loading
+from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import OtherModelError
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.numpy_model import saved
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
@@ -82,7 +83,7 @@ def test_the_model_is_found_again_by_its_folder_or_as_the_default(tmp_path, tiny
     monkeypatch.chdir(tmp_path)
     with SearchIndex.open(path) as index:
         assert index.search("a cat", mode="dense") == found
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
+    monkeypatch.setattr(saved, "DEFAULT_MODEL", tiny_model_path)
     SearchIndex.create(tmp_path / "default").close()
     for model in (None, "default"):
         with SearchIndex.open(tmp_path / "default", model) as index:
@@ -97,11 +98,11 @@ def test_another_model_is_refused_and_one_of_unknown_origin_may_be_the_default(
     with torch.no_grad():
         next(other.parameters()).add_(1)
     SearchIndex.create(tmp_path / "unknown", tiny_model).close()
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
+    monkeypatch.setattr(saved, "DEFAULT_MODEL", tiny_model_path)
     with SearchIndex.open(tmp_path / "unknown") as index:
         index.add(["a cat"])
     other.save_pretrained(str(tmp_path / "other"))
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tmp_path / "other")
+    monkeypatch.setattr(saved, "DEFAULT_MODEL", tmp_path / "other")
     with SearchIndex.open(tmp_path / "unknown") as index:
         said = error(index.search, "a cat", mode="dense")
     assert "built with a model of unknown origin, fingerprint" in said
