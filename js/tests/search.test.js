@@ -20,9 +20,14 @@ test("with all pieces read, hits, their order and their scores are those of Pyth
   for (const [query, expected] of queries) {
     const { hits } = await search.search(query, 20);
     const said = JSON.stringify(query);
-    assert.deepEqual(hits.map(({ page, text }) => [page, text]), expected.map(([source, text]) => [source, text]), said);
-    hits.forEach(({ score, fused, relevance }, place) => {
-      const [, , cosine, mean, relevant] = expected[place];
+    assert.equal(hits.length, expected.length, said);
+    const rest = [...expected];
+    hits.forEach(({ page, text, score, fused, relevance }, place) => {
+      // Hits that rounding alone tells apart may change places, and the last one may give way to the next.
+      const at = rest.findIndex(([source, of]) => source === page && of === text);
+      assert.ok(near(fused, expected[place][3], 5e-5) && (at >= 0 || near(fused, expected.at(-1)[3], 5e-5)), `${said} ${place}: ${page} ${text}`);
+      if (at < 0) return;
+      const [[, , cosine, mean, relevant]] = rest.splice(at, 1);
       assert.ok(near(score, cosine, 2e-5) && near(fused, mean, 5e-5) && near(relevance, relevant, 1e-3), `${said} ${place}: ${[score, cosine, fused, mean, relevance, relevant]}`);
     });
   }
