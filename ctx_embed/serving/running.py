@@ -75,6 +75,15 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
 
+class _Workers(Multiprocess):
+    """uvicorn's workers, whose pipes end with them: one that dies while it is asked whether it lives is replaced."""
+
+    def keep_subprocess_alive(self) -> None:
+        for worker in self.processes:
+            worker.child_conn.close()
+        super().keep_subprocess_alive()
+
+
 def run(settings: Settings, port: int, workers: int) -> None:
     """Serve until a signal to stop, then finish running requests. Port 0 chooses a free port, which workers share."""
     # After a stop, uvicorn sends itself the signal again; make the process exit normally then.
@@ -123,6 +132,6 @@ def run(settings: Settings, port: int, workers: int) -> None:
         print(f"ctx-embed serves {served} at http://{address} (Ctrl-C stops it)", flush=True)
         if several:
             app.state.service.close()
-            Multiprocess(config, [listening]).run()
+            _Workers(config, [listening]).run()
         else:
             uvicorn.Server(config).run([listening])
