@@ -192,6 +192,11 @@ def test_a_passage_that_lacks_the_title_is_embedded_with_it(tmp_path, hash_model
         index.update_metadata(["a"], {"title": "Chains"})
         assert embedded(index) == {("a", FIRST): f"Chains\n{FIRST}", ("a", SECOND): f"Chains\n{SECOND}"} | plain
         assert index.get("a").metadata == {"title": "Chains", "year": 2021}
+        # An id that was counted stays one.
+        (counted,) = index.add([BOTH])
+        index.update_metadata([counted], {"title": TITLE})
+        assert index._folder.automatic([counted, "a"]) == {counted}
+        index.delete([counted])
         index.update_metadata(["a"], {"title": None})
         assert embedded(index) == {("a", FIRST): FIRST, ("a", SECOND): SECOND} | plain
         # Compaction and another model keep it.

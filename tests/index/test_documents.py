@@ -289,7 +289,13 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
         assert set(members) == {frozenset(text.split()) for text in words}
         assert sorted(name for names in members.values() for name in names) == sorted(index.ids())
         assert "d1" in members[frozenset(words[0].split())]
-    # Labels differ.
+    # A label is the first words, and labels differ.
+    with SearchIndex.create(tmp_path / "many", hash_model) as index:
+        many = ["garden spades wooden handles leather gloves", "coal steam engine boiler piston valve"]
+        index.add(many * 10, embeddings=[axes[number % 2] for number in range(20)])
+        for topic in index.topics(2):
+            assert topic.label == " ".join(topic.words[: exploring.LABEL_WORDS])
+            assert len(topic.words) == 6
     for text, labels in (("garden tools", ["garden tools", "garden tools 2"]), ("1 2", ["topic 1", "topic 2"])):
         with SearchIndex.create(tmp_path / text, hash_model) as index:
             index.add([text] * 20, embeddings=[axes[number % 2] for number in range(20)])
