@@ -76,7 +76,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Workers(Multiprocess):
-    """uvicorn's workers, whose pipes end with them: one that dies while it is asked whether it lives is replaced."""
+    """uvicorn's workers. Each alone holds its end of its pipe, so that one that dies while it is asked is noticed."""
 
     def keep_subprocess_alive(self) -> None:
         for worker in self.processes:
