@@ -287,7 +287,7 @@ class MainGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
-        progress.level = "long work"
+        progress.level, progress.last_line = "long work", None
         with errors_in_one_line(lambda: RESUME.get(" ".join(ctx.meta.get(RUNNING, [])), "nothing was changed")):
             _respect_memory_limit()
             try:

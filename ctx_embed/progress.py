@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 # Seconds between two lines if standard error is not a terminal, for example under nohup, in CI or in a container.
 INTERVAL = 10.0
-_last_line: float | None = None
+last_line: float | None = None
 # What is shown: nothing, long work, or each piece of work with its seconds.
 level: Literal["nothing", "long work", "all"] = "long work"
 _subject: ContextVar[str] = ContextVar("subject", default="")
@@ -20,8 +20,8 @@ _subject: ContextVar[str] = ContextVar("subject", default="")
 
 def restart() -> None:
     """Restart the interval until the next line."""
-    global _last_line
-    _last_line = time.monotonic()
+    global last_line
+    last_line = time.monotonic()
 
 
 @contextmanager
@@ -81,7 +81,7 @@ class Meter:
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, initial=done, desc=self.what, unit=f" {unit}", leave=leave)
-        elif _last_line is None or time.monotonic() - _last_line > interval:
+        elif last_line is None or time.monotonic() - last_line > interval:
             restart()
 
     def __enter__(self) -> Meter:
@@ -107,7 +107,7 @@ class Meter:
         self.done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif self._shown and _last_line is not None and time.monotonic() - _last_line >= self._interval:
+        elif self._shown and last_line is not None and time.monotonic() - last_line >= self._interval:
             self._print()
 
     def now(self, what: str) -> None:

@@ -63,8 +63,9 @@ def test_a_model(here):
     assert sentences_of(result) == 80
     assert "held_out_label_accuracy" in record()["history"][-1]
     assert f"{record()['held_out_distance']:.4f}" in result.stdout
-    *epochs, last = result.stderr.splitlines()
-    assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
+    *lines, last = result.stderr.splitlines()
+    # A slow machine prints progress between them.
+    assert [line.split(":")[0] for line in lines if not line.startswith("distilling:")] == ["epoch 1", "epoch 2"]
     following = "next: ctx-embed eval run --encoder model --encoder default --task STSB"
     assert re.fullmatch(rf"took \d+ s; {following}", last)
     assert sorted(name for name in os.listdir() if name.startswith("m")) == ["model", "model.teacher"]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import ctx_embed
+from ctx_embed import progress
 from ctx_embed.cli import demo
 from ctx_embed.explanations import nearest
 from ctx_embed.fingerprint import fingerprint
@@ -174,13 +176,15 @@ except ValueError:
     assert (ended.stdout, ended.stderr) == ("set()\n", "")
 
 
-def test_a_vocabulary_from_files_is_replaced_when_the_new_one_is_complete(here, sentences):
+def test_a_vocabulary_from_files_is_replaced_when_the_new_one_is_complete(here, sentences, monkeypatch):
     out = "out/tokenizer.json"
     # In the output's folder a failure leaves nothing.
     Path("out").mkdir()
     Path("a.txt").write_text("\n\n".join(sentences) + "\n")
     Path("b.gz").write_bytes(gzip.compress(b"zebra zebra\nzebra\n"))
     Path("c.jsonl").write_text('{"text": "quokka quokka quokka quokka"}\n')
+    # The ten seconds until a line of progress begin with the command, not with an earlier one of this process.
+    monkeypatch.setattr(progress, "last_line", time.monotonic() - progress.INTERVAL + 1e-3)
     result = VOCAB.run("a.txt", "b.gz", "c.jsonl", "-o", out, "--vocabulary-size", 80)
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{out}: 80 entries\n", "")
     assert VOCAB.fails("a.txt", "missing", "-o", out, "--overwrite") == "missing: no such file"
