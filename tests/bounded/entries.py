@@ -351,7 +351,7 @@ ENTRIES: dict[str, Entry] = {
     "embed": Entry(lambda text: embedder().encode([text]), MEANING),
     "embed many": Entry(lambda text: embedder().encode(text.split()), {"words": TEXTS["words"]}),
     "growing text": Entry(lambda text: embedder().state().add(text), MEANING),
-    "contributions": Entry(lambda text: contributions(embedder(), text), {"words": TEXTS["words"]}, 4096),
+    "contributions": Entry(lambda text: contributions(embedder(), text), {"words": TEXTS["words"]}, 2048),
     "deduplicate": Entry(lambda text: grams(normalized(text)), MEANING | strings("-", "1", ".", "%"), 1 << 16),
     # Documents and rows
     **dict(formats()),
@@ -388,7 +388,7 @@ ENTRIES: dict[str, Entry] = {
     "add many": Entry(lambda text: index().upsert(text.split(), text.split()), {"words": TEXTS["words"]}, 1 << 16),
     "update": Entry(lambda text: index().update_metadata("odd", json.loads(text)), KEYS),
     "methods of an index": Entry(each(READING), HELD, 1 << 15),
-    "analyses of an index": Entry(each(ANALYSES), HELD, 1 << 12),
+    "analyses of an index": Entry(each(ANALYSES), HELD, 1 << 11),
     "filter": Entry(parse_filter, WHERE),
     "filtered": Entry(lambda text: index().count(text), WHERE),
     "field": Entry(lambda text: index().facets(text), NAMES),
