@@ -31,7 +31,8 @@ Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technica
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 from itertools import pairwise
 from typing import NamedTuple
@@ -92,7 +93,7 @@ _PAIRED = (
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7fb\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNUSUAL = re.compile(f"[{_PAIRED}{_FOLDED}♯]")
-_CUT = re.compile(r"-[ \t]*\r?\n")
+_CUT, _SPACE_ENDS = re.compile(r"-[ \t]*\r?\n"), re.compile(r"\s(?=\S)")
 _SHARP = re.compile("[A-Za-z]#")
 _WORD = (
     rf"(?P<paired>[{_PAIRED}]+)"
@@ -101,7 +102,7 @@ _WORD = (
     rf"|(?P<word>[^\W_{_PAIRED}]{{1,{LONGEST_WORD}}})(?P<plus>\+\+(?!\+))?(?P<cut>-[ \t]*\r?\n[ \t]*(?=[^\W\d_]))?"
 )
 # The same, with runs of characters between words, of which a full stop may begin one.
-_WORD_OR_RUN = re.compile(rf"{_WORD}|(?P<between>[^\w{_PAIRED}]{{16,4096}})(?![Nn])")
+_WORD_OR_RUN = re.compile(rf"{_WORD}|(?P<between>(?=[\W_]{{16}})(?:[^\w{_PAIRED}]|_){{16,4096}})(?![Nn])")
 
 
 def _read(character: str) -> str:
@@ -225,23 +226,25 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
     read = "".join(_in_context("".join(parts)))
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
-    # Groups of characters that NFC may compose: each is a part and what may be composed with it.
-    groups: list[tuple[list[str], int, int]] = []
+    composed, edges = StringIO(), array("q")
+    for group, start, stop in _groups(parts):
+        edges.extend((composed.write(_composed(group)), start, stop))
+    counts, starts, stops = np.frombuffer(edges, np.int64).reshape(-1, 3).T
+    return composed.getvalue(), np.repeat(starts, counts), np.repeat(stops, counts)
+
+
+def _groups(parts: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield each part with those that NFC may compose with it, and the places where they start and stop."""
+    group, start, stop = list[str](), 0, 0
     for place, part in enumerate(timely(parts)):
-        if not part:
-            continue
-        composing = _COMPOSING.match(part) or unicodedata.category(part[0]).startswith("M")
-        if composing and groups:
-            group, start, _ = groups[-1]
+        if part and group and not (_COMPOSING.match(part) or unicodedata.category(part[0]).startswith("M")):
+            yield "".join(group), start, stop
+            group = []
+        if part:
+            start, stop = place if not group else start, place + 1
             group.append(part)
-            groups[-1] = (group, start, place + 1)
-        else:
-            groups.append(([part], place, place + 1))
-    composed = [(_composed("".join(group)), start, stop) for group, start, stop in timely(groups)]
-    counts = [len(part) for part, _, _ in composed]
-    bounds = np.array([(start, stop) for _, start, stop in composed], np.int64).reshape(-1, 2)
-    starts, stops = np.repeat(bounds, counts, axis=0).T
-    return "".join(part for part, _, _ in composed), starts, stops
+    if group:
+        yield "".join(group), start, stop
 
 
 class Word(NamedTuple):
@@ -285,13 +288,14 @@ def _read_words(read: str) -> Iterator[tuple[Word, bool]]:
 
 def is_indexed_as_written(read: str) -> bool:
     """Return whether full text surely indexes a normalised text by its words alone; takes a tenth of reading them."""
-    return not (
-        "++" in read
-        or ("#" in read and _SHARP.search(read))
-        or ".net" in read.lower()
-        or not (read.isascii() or _UNUSUAL.search(read) is None)
-        or ("\n" in read and _CUT.search(read))
-        or max(map(len, read.split()), default=0) > LONGEST_WORD
+    return not any(
+        "++" in part
+        or ("#" in part and _SHARP.search(part))
+        or ".net" in part.lower()
+        or not (part.isascii() or _UNUSUAL.search(part) is None)
+        or ("\n" in part and _CUT.search(part))
+        or max(map(len, part.split()), default=0) > LONGEST_WORD
+        for part in in_pieces(read, _SPACE_ENDS)
     )
 
 
@@ -300,10 +304,10 @@ def indexed(text: str) -> str:
     read = normalised(text)
     if is_indexed_as_written(read):
         return read
-    words, further = list[str](), list[str]()
+    words, further = StringIO(), StringIO()
     for (word, _, _), is_further in _read_words(read):
-        (further if is_further else words).append(word)
-    return " ".join(words + further)
+        (further if is_further else words).write(f"{word} ")
+    return (words.getvalue() + further.getvalue())[:-1]
 
 
 def words(text: str) -> list[str]:
