@@ -32,7 +32,7 @@ import re
 import sys
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from itertools import pairwise
 from typing import NamedTuple
@@ -226,25 +226,17 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
     read = "".join(_in_context("".join(parts)))
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
-    composed, edges = StringIO(), array("q")
-    for group, start, stop in _groups(parts):
-        edges.extend((composed.write(_composed(group)), start, stop))
-    counts, starts, stops = np.frombuffer(edges, np.int64).reshape(-1, 3).T
-    return composed.getvalue(), np.repeat(starts, counts), np.repeat(stops, counts)
-
-
-def _groups(parts: Iterable[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield each part with those that NFC may compose with it, and the places where they start and stop."""
-    group, start, stop = list[str](), 0, 0
-    for place, part in enumerate(timely(parts)):
+    # Each group is a part and what NFC may compose with it; the last one is left over.
+    composed, edges, group, start, stop = StringIO(), array("q"), list[str](), 0, 0
+    for place, part in enumerate(timely([*parts, _REMOVED])):
         if part and group and not (_COMPOSING.match(part) or unicodedata.category(part[0]).startswith("M")):
-            yield "".join(group), start, stop
+            edges.extend((composed.write(_composed("".join(group))), start, stop))
             group = []
         if part:
-            start, stop = place if not group else start, place + 1
+            start, stop = start if group else place, place + 1
             group.append(part)
-    if group:
-        yield "".join(group), start, stop
+    counts, starts, stops = np.array(edges, np.int64).reshape(-1, 3).T
+    return composed.getvalue(), np.repeat(starts, counts), np.repeat(stops, counts)
 
 
 class Word(NamedTuple):
