@@ -60,11 +60,11 @@ def dedupe(sources: tuple[str, ...], output: Path, meaning: float | None, model:
 
     found = deduplicated(sources, output, meaning=meaning, model=model, progress=True, **options)
     dropped = found.rows - found.kept
-    of = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
+    groups = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
     to_error = str(output) == "-"
     if as_json:
         numbers = {name: value for name, value in vars(found).items() if name != "report"}
         click.echo(well_formed(json.dumps({**numbers, **vars(found.report)}, ensure_ascii=False)), err=to_error)
         return
     found.report.print()
-    click.echo(f"{output}: {found.kept} of {counted(found.rows, 'row')} kept, {dropped} dropped{of}", err=to_error)
+    click.echo(f"{output}: {found.kept} of {counted(found.rows, 'row')} kept, {dropped} dropped{groups}", err=to_error)

@@ -141,9 +141,9 @@ def nearest_name(name: object, known: Iterable[str]) -> str:
     if len(wrong := str(name)) > SHOWN:
         return ""
     by_lower, left = {}, MOST_COMPARED
-    for of in known:
-        if len(of) <= SHOWN and (left := left - len(wrong) * len(of)) >= 0:
-            by_lower[of.lower()] = of
+    for candidate in known:
+        if len(candidate) <= SHOWN and (left := left - len(wrong) * len(candidate)) >= 0:
+            by_lower[candidate.lower()] = candidate
     near = difflib.get_close_matches(wrong.lower(), by_lower, n=1)
     return f"did you mean {by_lower[near[0]]!r}?" if near else ""
 

@@ -463,10 +463,10 @@ class Search:
         """Return the hits among the passages read so far, best first."""
         by_words = self._by_words()[: self._depth]
         if self.mode == "hybrid":
-            of = {each.order: score for score, each in by_words}
+            by_order = {each.order: score for score, each in by_words}
             found = {each.order: each for each in [*(each for _, each in by_words), *self._nearest]}
             # As searches of an index fuse them, see ranking_of.
-            of_words = shares_of_best([of.get(order, 0.0) for order in found])
+            of_words = shares_of_best([by_order.get(order, 0.0) for order in found])
             fused = (shares_of_best([each.hit.score for each in found.values()]) + of_words) / 2
             order = np.argsort(-fused, kind="stable")
             both = [list(found.values())[place] for place in order.tolist()]

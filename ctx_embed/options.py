@@ -63,15 +63,15 @@ def require_size(name: str, value: object) -> None:
         raise InputError(f"{name} must be below 2^63, got {quoted(value)}")
 
 
-def require_valid(options: Any, of: str = "") -> None:
-    """Check numbers, choices, switches and ranges; an error names the first wrong option and its owner (``of``)."""
+def require_valid(options: Any, owner: str = "") -> None:
+    """Check numbers, choices, switches and ranges; an error names the first wrong option and its owner."""
     kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable
     for known in declared(type(options)):
         value, kind = getattr(options, known.name), kinds[known.name]
         if value is None and known.default is None:
             continue
         if get_origin(kind) is Literal and value not in get_args(kind):
-            raise unknown_name(f"{known.name}{of}", value, get_args(kind))
+            raise unknown_name(f"{known.name}{owner}", value, get_args(kind))
         if kind in KINDS:
             limits = known.metadata["limits"]
             if kind is bool or isinstance(value, bool):
@@ -82,7 +82,7 @@ def require_valid(options: Any, of: str = "") -> None:
             if not fits or not all(WITHIN[word](value, limit) for word, limit in limits.items()):
                 needed = " and ".join(f"{word} {'2^32' if limit == 2**32 else limit}" for word, limit in limits.items())
                 needed = needed if fits else ", ".join(filter(None, (KINDS[kind], needed)))
-                raise InputError(f"{known.name}{of} must be {needed}, got {quoted(value)}")
+                raise InputError(f"{known.name}{owner} must be {needed}, got {quoted(value)}")
 
 
 def documented(options: type[Options]) -> type[Options]:

@@ -147,10 +147,10 @@ class Labelled:
 
     def matched(self, classes: Sequence[Any]) -> Labelled:
         """Return the texts with each label replaced by the class that it means, see :class:`Classes`, if any."""
-        of = Classes(classes)
+        known_classes = Classes(classes)
 
         def meant(label: Any) -> Any:
-            return label if (found := of.meant(label)) is None else found
+            return label if (found := known_classes.meant(label)) is None else found
 
         if self.multi_label:
             return Labelled([tuple(map(meant, labels)) for labels in self.labels], self.texts)

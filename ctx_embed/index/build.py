@@ -470,8 +470,8 @@ def merge_indexes(
         raise InputError(f"merging needs two indexes or more, got {len(folders)}")
     first, *others = [read_settings(folder) for folder in folders]
     model, *models = [
-        f"{quoted(of.model)} (fingerprint {of.model_fingerprint[:12]}, dimension {of.dimension})"
-        for of in (first, *others)
+        f"{quoted(each.model)} (fingerprint {each.model_fingerprint[:12]}, dimension {each.dimension})"
+        for each in (first, *others)
     ]
     for folder, settings, its_model in zip(folders[1:], others, models, strict=True):
         for name, here, there in (("the model", model, its_model), ("chunk", repr(first.chunk), repr(settings.chunk))):

@@ -208,13 +208,13 @@ def find_fields(view: View, most: int) -> list[Field]:
     # One query for all fields: a query for each would read all documents again.
     values: dict[tuple[str, str], list[tuple[Any, int]]] = {}
     elements = "json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element WHERE element.type = 'text'"
-    for value, counted, of in (
+    for value, counted, where in (
         ("entry.atom", "count(*)", "WHERE kind IN ('boolean', 'number', 'string')"),
         # An element that occurs twice in a list counts once.
         ("element.atom", "count(DISTINCT documents.row)", f", {elements}"),
     ):
         ranked = f"row_number() OVER (PARTITION BY entry.key, {_KIND} ORDER BY {counted} DESC, {value}) AS place"
-        counts = f"SELECT entry.key, {_KIND} AS kind, {value}, {counted}, {ranked} {entries} {of} GROUP BY 1, 2, 3"
+        counts = f"SELECT entry.key, {_KIND} AS kind, {value}, {counted}, {ranked} {entries} {where} GROUP BY 1, 2, 3"
         for name, kind, *pair, _ in view.store.run(
             f"SELECT * FROM ({counts}) WHERE place <= ? ORDER BY place", (most,)
         ):
@@ -245,11 +245,11 @@ def export_index(view: View, output: Path) -> int:
             # One of several passages has an id of its own.
             (
                 row,
-                ({"id": of.id} if of.passages == 1 else {"id": f"{of.id}#{start}", "document": of.id, "start": start})
-                | {"text": text, "metadata": of.metadata},
+                ({"id": one.id} if one.passages == 1 else {"id": f"{one.id}#{at}", "document": one.id, "start": at})
+                | {"text": text, "metadata": one.metadata},
             )
-            for of in view.store.all()
-            for (row, text), (start, _) in zip(of.texts(), of.spans, strict=True)
+            for one in view.store.all()
+            for (row, text), (at, _) in zip(one.texts(), one.spans, strict=True)
         )
         while part := list(islice(passages, VECTORS_AT_ONCE)):
             array.write(view.vectors.get(np.array([row for row, _ in part])).astype("<f4").tobytes())

@@ -249,7 +249,7 @@ def is_stale(store: Database) -> bool:
 
 def outgrown(kind: str, wanted: str) -> bool:
     """Return whether `auto` would now choose another kind, or at least twice as many lists."""
-    lists, wanted_lists = (int(found[1]) if (found := re.match(r"IVF(\d+),", of)) else 0 for of in (kind, wanted))
+    lists, wanted_lists = (int(found[1]) if (found := re.match(r"IVF(\d+),", name)) else 0 for name in (kind, wanted))
     return (not lists) != (not wanted_lists) or wanted_lists >= 2 * max(lists, 1)
 
 
@@ -355,8 +355,8 @@ def _measured(
             proposed = np.asarray(index.search(vectors, min(NEIGHBOURS + more, index.ntotal), params=parameters)[1])
             true = list(islice(others, len(vectors)))
             pairs = zip(proposed, true, strict=True)
-            found = sum(len(set(rows[of[of >= 0]].tolist()) & set(nearest.tolist())) for of, nearest in pairs)
+            found = sum(len(set(rows[row[row >= 0]].tolist()) & set(nearest.tolist())) for row, nearest in pairs)
             recall[name] = round(found / max(sum(map(len, true)), 1), 4)
-        if not auto or all(of >= AUTO_RECALL for of in recall.values()):
+        if not auto or all(share >= AUTO_RECALL for share in recall.values()):
             return {"effort": value, "spare": more, "recall": recall}
     return None

@@ -241,9 +241,9 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
     read = [indexed(text) for text in searched]
     written = sorted({word for text in read for word in _WORD.findall(text)}) if of_query else []
     tokens = tokens_of([*of_query, *written])
-    wanted = {token for of in tokens[: len(of_query)] for token in of}
+    wanted = {token for ids in tokens[: len(of_query)] for token in ids}
     # The words of the texts that the query asks for in any form, by their token.
-    known = {word: of[0] for word, of in zip(written, tokens[len(of_query) :], strict=True) if wanted.intersection(of)}
+    known = {word: ids[0] for word, ids in zip(written, tokens[len(of_query) :], strict=True) if wanted & {*ids}}
     literal = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, known))})(?![^\W_])") if known else None
     found = []
     for text, (start, stop), part, as_indexed in zip(texts, parts, searched, read, strict=True):
@@ -358,4 +358,4 @@ def highlights(
     shares: Any = np.max([word_shares(query, parts) for query in queries], axis=0)
     nearness = cosines + np.float32(WORDS_WEIGHT) * shares
     ends = np.cumsum([len(of_text) for of_text in spans])[:-1]
-    return [of_text[int(of.argmax())] for of_text, of in zip(spans, np.split(nearness, ends), strict=True)]
+    return [of_text[int(near.argmax())] for of_text, near in zip(spans, np.split(nearness, ends), strict=True)]

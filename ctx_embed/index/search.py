@@ -131,9 +131,9 @@ class Search:
                     ended = len(rows) < depth or bool(cosines[-1] < least)
                     pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
             else:
-                pieces = [ranking_of(view, allowed, depth, *of) for of in zip(texts, vectors, near, strict=True)]
+                pieces = [ranking_of(view, allowed, depth, *query) for query in zip(texts, vectors, near, strict=True)]
                 if options.late and self.query.mode == "hybrid":
-                    pieces = [self._again(view, *of) for of in zip(pieces, texts, vectors, strict=True)]
+                    pieces = [self._again(view, *query) for query in zip(pieces, texts, vectors, strict=True)]
             if options.fuse:
                 pieces = [reciprocal_rank_fusion(pieces, depth)]
             done = True
@@ -184,7 +184,7 @@ class Search:
             every = {typed: word for words in corrected for typed, word in words.items()}
             return allowed, texts, vectors, [Candidates(texts, every, any(judged))]
         columns = zip(texts, corrected, judged, strict=True)
-        return allowed, texts, vectors, [Candidates([text], words, of) for text, words, of in columns]
+        return allowed, texts, vectors, [Candidates([text], words, bar) for text, words, bar in columns]
 
     def _with_examples(
         self, view: View, allowed: Mask | None, texts: list[str], vectors: Vectors | None
@@ -215,7 +215,7 @@ class Search:
             if not isinstance(item, str) and str(item) not in excluded:
                 raise InputError(f"exclude: no document has the id {quoted(item)}")
         if self.query.exclude:
-            away = [*(self.model().queries(others) if others else ()), *(centre(*of) for _, *of in excluded.values())]
+            away = [*(self.model().queries(others) if others else ()), *(centre(*one) for _, *one in excluded.values())]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.

@@ -301,7 +301,7 @@ class _Step:
     def _ids_of(self, record: RecordedFile | None) -> list[Id]:
         if record is None:
             return []
-        return [of for (of,) in self.database.run("SELECT id FROM origins WHERE file = ?", (record.number,))]
+        return [each for (each,) in self.database.run("SELECT id FROM origins WHERE file = ?", (record.number,))]
 
     def _delete(self, ids: list[Id]) -> None:
         if self.edit is None:
@@ -411,7 +411,7 @@ class _Step:
             f"SELECT d.id, file, written FROM documents d LEFT JOIN {origins} o ON o.id = d.id WHERE d.id IN ({{}})"
         )
         found = self.database.run_among(select, forms_of(chain.from_iterable(ids)))
-        stored = {str(identifier): of for identifier, *of in found}
+        stored = {str(identifier): row for identifier, *row in found}
         waiting, own = {str(document.id) for document in self._documents}, change.record and change.record.number
 
         def is_of_others(identifier: str) -> bool:
@@ -428,7 +428,7 @@ class _Step:
             if is_of_others(identifier):
                 raise _TakenIdError(f"the id {quoted(identifier)} belongs to a document from elsewhere")
             by_id[identifier] = document
-        stored = {identifier: of for identifier, of in stored.items() if identifier in by_id}
+        stored = {identifier: row for identifier, row in stored.items() if identifier in by_id}
         given = {identifier: document.metadata for identifier, document in by_id.items()}
         if self.edit is not None:
             for identifier, known in self.edit.store.find(stored).items():

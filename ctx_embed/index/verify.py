@@ -154,8 +154,8 @@ def _digests(connection: sqlite3.Connection, vocabulary: str) -> tuple[int, ...]
     words = 0
     for term, *sums in connection.execute(_SUMS.format(vocabulary)):
         weights = hashlib.blake2b(term, digest_size=32).digest()
-        for place, of in enumerate(sums):
-            words += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
+        for place, number in enumerate(sums):
+            words += number * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
         words %= _MODULUS
     rows = connection.execute("SELECT id, sz FROM words_docsize")
     hashes = (hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
@@ -176,10 +176,10 @@ def _vectors_of_texts(store: Database, embedder: Model) -> Iterator[str]:
         # The other checks report this.
         return
     titled = view.settings.titled
-    again = embedder.documents([of.embedded(titled)[row - of.row] for row, (of, *_) in passages.items()])
+    again = embedder.documents([passage.embedded(titled)[row - passage.row] for row, (passage, *_) in passages.items()])
     with np.errstate(over="ignore", invalid="ignore"):
-        apart = rows[~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)].tolist()
-    if apart:
-        named = examples(dict.fromkeys(passages[row].document.id for row in apart), len(apart))
-        said = f"{len(apart)} of {len(rows)} passages, embedded again, differ from their stored vectors"
+        differing = rows[~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)].tolist()
+    if differing:
+        named = examples(dict.fromkeys(passages[row].document.id for row in differing), len(differing))
+        said = f"{len(differing)} of {len(rows)} passages, embedded again, differ from their stored vectors"
         yield f"{store.folder}: {said} (of the documents {named})"

@@ -109,7 +109,7 @@ def asked(query: str) -> Asked:
     words = content_words(read)
     if not (quoted := _PHRASE.findall(read)) or len(words_of(read)) > MOST_TYPED:
         return Asked(words, words, (), acronyms)
-    phrases = [f'"{" ".join(of)}"' for of in (words_of(phrase.lower()) for phrase in quoted) if of]
+    phrases = [f'"{" ".join(found)}"' for found in (words_of(phrase.lower()) for phrase in quoted) if found]
     return Asked(words, content_words(_PHRASE.sub(" ", read)), phrases[:MOST_WORDS], acronyms)
 
 
@@ -234,13 +234,13 @@ class Bm25:
         if new := [word for word in words if word not in self._tokens]:
             self._tokens |= zip(new, tokens_of(new), strict=True)
         tokens = [self._tokens[word] for word in words]
-        if any(len(of) > 1 for of in tokens):
+        if any(len(forms) > 1 for forms in tokens):
             return None
         passages, norms = self._norms
         # An interrupted search may have left scores behind.
         self._scores.fill(0)
         lists = []
-        for token in (of[0] for of in tokens if of):
+        for token in (forms[0] for forms in tokens if forms):
             postings = self._lists.pop(token, None)
             if postings is None:
                 with_vocabulary(self.view.store, "tokens", "instance")
@@ -396,4 +396,4 @@ class Corrections:
         with_vocabulary(self.store, "tokens", "instance")
         ((row,),) = self.store.run("SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", (token,))
         words = list(dict.fromkeys(word.lower() for word in words_of(self.store.fetch([row])[row].text)))
-        return next((word for word, of in zip(words, tokens_of(words), strict=True) if of == [token]), token)
+        return next((word for word, forms in zip(words, tokens_of(words), strict=True) if forms == [token]), token)

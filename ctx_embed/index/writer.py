@@ -112,7 +112,7 @@ class Edit:
         if not documents:
             return []
         first = self.counted + 1
-        given = {number: checked_id(of.id, number) for number, of in enumerate(documents, first) if of.id is not None}
+        given = {n: checked_id(one.id, n) for n, one in enumerate(documents, first) if one.id is not None}
         integers = {number for number in map(integer_of, given.values()) if number is not None}
         next_id = max(self.state.next_id, *(identifier + 1 for identifier in integers if identifier < LAST_IDS), 0)
         if next_id + len(documents) > LAST_IDS:

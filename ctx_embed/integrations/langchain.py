@@ -101,7 +101,7 @@ class CtxVectorStore(VectorStore):
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents with the given ids; ids that no document has are skipped."""
         found = map(self.index.get, ids)
-        return [Document(of.text, id=str(of.id), metadata=of.metadata) for of in found if of is not None]
+        return [Document(one.text, id=str(one.id), metadata=one.metadata) for one in found if one is not None]
 
     def similarity_search_with_score(
         self, query: str | list[float], k: int = 4, **options: Any

@@ -158,7 +158,7 @@ class Contextualizer(TokenEncoder):
         to those of the module, whatever else may have changed them.
         """
         tensors = {**self.attention.parameters_of_steps._asdict(), "s": self.attention.s, "c0": self.attention.c0}
-        steps = {name: of.detach().float().cpu().numpy() for name, of in tensors.items() if of is not None}
+        steps = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
         floats = self.table.detach().float().cpu()
         if self._held is not None and all(np.array_equal(steps[name], held) for name, held in self._held[0].items()):
             entries, packed = np.unique(ids), self._held[1]

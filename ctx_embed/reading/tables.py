@@ -555,7 +555,7 @@ def _parquet_rows(
     ):
         yield 0, wrong
         return
-    texts = [at for at, of in enumerate(kept) if types.is_decimal(of.type) and of.type.precision > _FLOAT_DIGITS]
+    texts = [at for at, each in enumerate(kept) if types.is_decimal(each.type) and each.type.precision > _FLOAT_DIGITS]
     first = 1
     with _reading_parquet(name):
         for batch in table.iter_batches(_ROWS_AT_ONCE, columns=[field.name for field in kept]):
@@ -670,7 +670,7 @@ def dotted(row: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in row.items():
         inner = dotted(value) if isinstance(value, dict) else {}
-        found |= {f"{name}.{field}": of for field, of in inner.items()} or {name: value}
+        found |= {f"{name}.{field}": inner_value for field, inner_value in inner.items()} or {name: value}
     return found
 
 

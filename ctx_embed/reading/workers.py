@@ -170,15 +170,15 @@ class Extraction(AbstractContextManager["Extraction"]):
                 return item, error
 
         waiting: deque[tuple[Item, str | None, Future[list[Extracted]] | None]] = deque()
-        apart = 0
+        count = 0
         for item, path in files:
             future = None
             if path is not None and format_of(path).apart and format_of(path).installed:
                 future = self._threads.submit(in_worker, path)
-                apart += 1
+                count += 1
             waiting.append((item, path, future))
-            while waiting and (apart == 0 or apart >= _AHEAD * self.count or len(waiting) > 64 * _AHEAD):
-                apart -= waiting[0][2] is not None
+            while waiting and (count == 0 or count >= _AHEAD * self.count or len(waiting) > 64 * _AHEAD):
+                count -= waiting[0][2] is not None
                 yield result()
         while waiting:
             yield result()

@@ -162,7 +162,7 @@ def _passages(
             # The heading above the passage, and those within it.
             first, last = bisect(starts, passage.start), bisect(starts, passage.start + len(passage.text) - 1)
             offsets = [max(start - passage.start, 0) for start in [0, *starts][first : last + 1]]
-            places = [[offset, *of] for offset, of in zip(offsets, headings[first : last + 1], strict=True)]
+            places = [[offset, *heading] for offset, heading in zip(offsets, headings[first : last + 1], strict=True)]
             found.append([address, title, places, passage.text])
             number += 1
     if found:
@@ -230,12 +230,12 @@ def export_site(index: SearchIndex, output: Path) -> Exported:
 
     passages, vectors, words, first_words, lengths, unrelated = index._folder.read(read)
     texts, first_passages = _passages(index, passages, vectors)
-    apart, signs = _signs(vectors)
+    mean_distance, signs = _signs(vectors)
     said = {
         "count": len(passages),
         "average": float(lengths.sum() / max(len(passages), 1)) or 1.0,
         "unrelated": unrelated,
-        "apart": apart,
+        "apart": mean_distance,
         "passages": first_passages,
         "words": first_words,
     }

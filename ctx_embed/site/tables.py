@@ -77,12 +77,12 @@ def _of_tokenizer(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]
     read = dict(zip(characters, tokenizer.normalizer.normalize_str(joined).split(_SEPARATOR), strict=True))
     some = sorted({part for text in read.values() for part in text if part > "\x7f"})
     pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(" ".join(f"x{part}x" for part in some))]
-    apart, place = {}, 0
+    wholes, place = {}, 0
     for part in some:
         is_one = len(pieces[place]) > 1
-        apart[ord(part)] = part if is_one else f" {part} " if pieces[place + 1] == part else " "
+        wholes[ord(part)] = part if is_one else f" {part} " if pieces[place + 1] == part else " "
         place += 1 if is_one else 3 if pieces[place + 1] == part else 2
-    return {character: text.translate(apart) for character, text in read.items()}
+    return {character: text.translate(wholes) for character, text in read.items()}
 
 
 def _changes(found: dict[str, str]) -> list[Any]:
@@ -115,8 +115,8 @@ def tables(tokenizer: Tokenizer) -> dict[str, Any]:
         "invisible": ranges(character for character in every if category[character] == "Cf"),
         "read": _changes({c: normalisation._read(c) for c in every if not normalisation._PLAIN.fullmatch(c)}),
         "decomposed": _changes(canonical),
-        "composed": "".join(c for c, of in canonical.items() if len(of) == 2 and unicodedata.normalize("NFC", of) == c),
-        "combining": [[number, ranges(of)] for number, of in combining.items()],
+        "composed": "".join(c for c, d in canonical.items() if len(d) == 2 and unicodedata.normalize("NFC", d) == c),
+        "combining": [[number, ranges(codes)] for number, codes in combining.items()],
         "strokes": _changes({chr(code): str(text) for code, text in normalisation.FOLDED.items()}),
         "folded": _changes({character: " " if text is None else text for character, text in folded.items()}),
         "apart": ranges(c for c, text in of_tokenizer.items() if text == f" {c} "),

@@ -127,8 +127,8 @@ class Qdrant(Database):
                 if any(point.payload.get(UNDIRECTED) for point in points):
                     points = ask(query_filter=others).points
             yield [
-                (of["id"], score, of["text"], _merged(of["metadata"], of["lists"]))
-                for score, of in ((point.score, point.payload) for point in points)
+                (payload["id"], score, payload["text"], _merged(payload["metadata"], payload["lists"]))
+                for score, payload in ((point.score, point.payload) for point in points)
             ]
 
 

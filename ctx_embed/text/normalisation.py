@@ -200,10 +200,10 @@ def _by_characters(text: str) -> str:
                 marks.setdefault(kind, StringIO()).write(part)
                 continue
             left = ""
-            for _, of in sorted(marks.items()):
+            for _, written in sorted(marks.items()):
                 # No character takes in more than two marks of a class.
-                first = unicodedata.normalize("NFC", start + of.getvalue()[:8])
-                start, left = first[0], left + first[1:] + of.getvalue()[8:]
+                first = unicodedata.normalize("NFC", start + written.getvalue()[:8])
+                start, left = first[0], left + first[1:] + written.getvalue()[8:]
             marks, both = {}, unicodedata.normalize("NFC", start + part)
             if left or len(both) > 1:
                 read.write(start + left)

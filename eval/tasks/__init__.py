@@ -435,8 +435,8 @@ def _checked_judgements(task: Task, data: TaskData) -> TaskData:
         ("queries that are documents too", own, queries, "each is left out of its own results, as in BEIR"),
     )
     remarks = [
-        f"{len(found):,} of {len(of):,} {what}, such as {found[0]!r}: {follows}"
-        for what, found, of, follows in kinds
+        f"{len(found):,} of {len(among):,} {what}, such as {found[0]!r}: {follows}"
+        for what, found, among, follows in kinds
         if found
     ]
     return replace(data, own=frozenset(own), remarks=tuple(remarks))

@@ -365,8 +365,8 @@ class Partners(Objective):
         families: NDArray[np.int64],
     ) -> None:
         super().__init__()
-        apart = np.isin(pairs, held_out).any(1)
-        self.pairs, self.held_out_pairs = pairs[~apart], pairs[apart][:MEASURED_PAIRS]
+        is_held_out = np.isin(pairs, held_out).any(1)
+        self.pairs, self.held_out_pairs = pairs[~is_held_out], pairs[is_held_out][:MEASURED_PAIRS]
         if len(self.pairs) < 2:
             raise InputError(
                 f"pairs must be at least 2, got {len(self.pairs)}; give a source of pairs that has `fair = true`"

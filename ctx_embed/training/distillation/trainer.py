@@ -80,8 +80,8 @@ class Distillation:
         order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
         # All copies of a text are held out or none, so that no held-out text has been trained on.
         self.same = numbered(mixture.texts)
-        apart, rows = held_out(order, self.same, options.held_out or 0)
-        self.held_out_rows, rows = np.sort(apart), np.sort(rows)
+        measured, rows = held_out(order, self.same, options.held_out or 0)
+        self.held_out_rows, rows = np.sort(measured), np.sort(rows)
         self.rows = rows[mixture.shown[rows]]
         replace(options, held_out=len(self.held_out_rows)).trained_on(len(taught), len(rows) - len(self.rows))
         torch.manual_seed(options.seed)
@@ -140,8 +140,8 @@ class Distillation:
         if options.contrast_weight > 0:
             shown = mixture.pairs[mixture.shown[mixture.pairs].all(1)]
             contrasts = objectives.triples(mixture.texts, shown, mixture.opposed)
-            apart = objectives.Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
-            terms["contrasts"] = apart, options.contrast_weight
+            opposed = objectives.Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
+            terms["contrasts"] = opposed, options.contrast_weight
         if second is not None and options.second_weight > 0:
             pulled = objectives.SecondTeacher(
                 self.packed, mixture.second_rows, *second, self.held_out_rows, options.relation_weight
