@@ -4,6 +4,8 @@ PYTHON ?= python3
 WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
+# The model in a package of its own, of which an sdist holds the card alone.
+PERMISSIVE := $(patsubst %/pyproject.toml,%,$(wildcard models/*/pyproject.toml))
 
 MINUTES ?= 10
 # Versions and hashes of what a release was tested with, for pip install --require-hashes -r.
@@ -17,7 +19,7 @@ ZIG := ziglang==0.17.1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: help demo test check check-slow lint docs pages size picture clients aarch64 fuzz soak mutants kernel wasm sanitize wheels release-check clean
+.PHONY: help demo test check check-slow lint docs pages size picture clients aarch64 fuzz soak mutants kernel wasm sanitize models wheels release-check clean
 
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
@@ -61,8 +63,8 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt requirement
 
 # Compiled with all processors; pip would take two minutes with one. Some files are templates, and no Python; a third of
 # all are API clients and models that nothing here imports.
-$(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,papers]"
+$(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(PERMISSIVE))
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,papers]" $(addprefix -e ,$(PERMISSIVE))
 	$(BIN)/python -m compileall -q -j 0 -x '/tests?/|/kubernetes/|/transformers/models/' $(VENV)/lib >/dev/null 2>&1 || true
 	touch $@
 
@@ -78,6 +80,17 @@ fuzz: $(VENV)/installed-dev ## damaged input of every kind, with new seeds; MINU
 
 soak: $(VENV)/installed-dev ## readers and writers of one index, while servers and writers are killed; MINUTES=60
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak.soak $(MINUTES)
+
+# Where the texts are, and a folder or a name on the hub.
+DATA ?= $(CTX_EMBED_DATA)
+MPNET ?= all-mpnet-base-v2
+STAGES := build/models
+models: $(VENV)/installed-dev ## train the permissive model in three stages, in build/models; hours, and resumed; DATA= MPNET=
+	mkdir -p $(STAGES)
+	cd $(STAGES) && for stage in first second third; do \
+		test -e $$stage || $(CURDIR)/$(BIN)/ctx-embed distill --recipe $(CURDIR)/recipes/permissive-$$stage.toml \
+			--data $(abspath $(DATA)) $$(test $$stage != second || echo --second-teacher $(MPNET)) --cache teachers -o $$stage || exit 1; \
+	done
 
 N ?= 200
 mutants: $(VENV)/installed-dev ## faults planted one at a time, and the share that the tests notice; N=200 SEED=commit ROOM=all
@@ -104,6 +117,7 @@ wheels: $(VENV)/installed-dev ## an sdist, and a wheel for each platform, in dis
 		CTX_EMBED_PLATFORM=$$platform $(BIN)/python -m build --no-isolation --wheel --outdir $(DIST) build/source || exit 1; \
 	done
 	$(BIN)/python -m tests.kernel.wheels $(DIST)
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(DIST) models/permissive
 
 # The same sources give the same bytes twice; the wheel works without the sources, and compiled.
 release-check: $(VENV)/installed-dev ## a release without the upload: builds, compares, checks, audits (AUDIT= leaves the audit out)

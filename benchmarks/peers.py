@@ -41,7 +41,8 @@ from jobs import Inputs, on_new_texts, rows_of
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
-DEFAULT, MINILM, MPNET = "ctx-embed default", "all-MiniLM-L6-v2", "all-mpnet-base-v2"
+DEFAULT, PERMISSIVE = "ctx-embed default", "ctx-embed permissive"
+MINILM, MPNET = "all-MiniLM-L6-v2", "all-mpnet-base-v2"
 MODEL2VEC, TFIDF, SVD, BM25 = "model2vec of MiniLM", "tf-idf", "tf-idf + SVD", "BM25"
 USE_MULTILINGUAL = "use-multilingual"
 # An encoder beside words: classifiers and searches that read both.
@@ -139,6 +140,7 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
     work.mkdir(parents=True, exist_ok=True)
     named: dict[str, Callable[[], Any]] = {
         DEFAULT: lambda: load_encoder("default"),
+        PERMISSIVE: lambda: load_encoder("permissive"),
         MINILM: lambda: load_encoder("minilm"),
         MODEL2VEC: lambda: load_encoder(f"model2vec:{distilled_static(work)}"),
         "WordLlama": lambda: as_encoder(WordLlama(), "WordLlama"),
@@ -148,6 +150,7 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
         BM25: lambda: None,
         **({MPNET: lambda: load_encoder(str(mpnet))} if mpnet else {}),
         DEFAULT + WORDS: lambda: load_encoder("default+words"),
+        PERMISSIVE + WORDS: lambda: load_encoder("permissive+words"),
         MINILM + WORDS: lambda: load_encoder("minilm+words"),
     }
     for name, load in named.items():
@@ -156,7 +159,8 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
             if name == BM25:
                 rows.append(of_search(name, data, "words"))
             elif name.endswith(WORDS):
-                rows.append(of_search(name, data, "hybrid", "minilm" if name.startswith(MINILM) else "default"))
+                model = "minilm" if name.startswith(MINILM) else name.removesuffix(WORDS).removeprefix("ctx-embed ")
+                rows.append(of_search(name, data, "hybrid", model))
             for row in itertools.chain(*rows):
                 keep([row])
                 print(f"{name}, {row['measure']}: {row['score']:.1f}", flush=True)
@@ -420,6 +424,8 @@ def readme() -> None:
     titled: dict[str, dict[str, Row]] = {
         f"**{DEFAULT}**": scores()[DEFAULT],
         f"**{DEFAULT}{WORDS}**": scores().get(DEFAULT + WORDS, {}),
+        PERMISSIVE: scores().get(PERMISSIVE, {}),
+        PERMISSIVE + WORDS: scores().get(PERMISSIVE + WORDS, {}),
         "words alone: tf-idf, BM25": scores()[TFIDF] | scores()[BM25],
         MINILM: scores()[MINILM],
         MINILM + WORDS: scores().get(MINILM + WORDS, {}),

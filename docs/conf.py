@@ -56,6 +56,7 @@ def _to_pages(app: object, page: str, source: list[str]) -> None:
     """Turn links that lead out of this folder, as readers of the repository need them, into links to pages."""
     for target, name in (
         ("ctx_embed/pretrained/default/README.md", "/model-card.md"),
+        ("models/permissive/ctx_embed_permissive/permissive/README.md", "/permissive-model.md"),
         ("CHANGELOG.md", "/changelog.md"),
     ):
         source[0] = re.sub(rf"\]\((\.\./)+{re.escape(target)}", f"]({name}", source[0])

@@ -1,5 +1,7 @@
 import hashlib
+import importlib.metadata
 import json
+import re
 import shutil
 import sys
 import types
@@ -192,6 +194,20 @@ def test_a_packaged_model_comes_with_an_extra(name, monkeypatch, tiny_model, tin
     monkeypatch.setitem(sys.modules, module, None)
     for load_it in (load, Embedder.load, Model.of):
         assert error_of(load_it, name) == f"the model {name!r} needs the extra {extra}: {installation(extra)}"
+
+
+def test_the_permissive_model_lists_all_that_it_was_trained_on():
+    package = pytest.importorskip("ctx_embed_permissive", reason="models/permissive is not installed")
+    assert importlib.metadata.version("ctx-embed-permissive") == ctx_embed.__version__
+    folder = package.get_model_path()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "\nlicense: apache-2.0\n" in card
+    records = [json.loads(path.read_text()) for path in (*folder.glob("*-stage.json"), folder / "training.json")]
+    files = {name for record in records for each in record["sources"] for name in each["files"]}
+    files |= {name for record in records for name in record["labelled"]}
+    listed = set(re.findall(r"`(\w+)`", card.partition("## Sources")[2]))
+    assert {Path(name).name.partition(".")[0] for name in files} == listed
+    assert load("permissive").encode("a garden").shape == (320,)
 
 
 SHIPPED = "e42b6a87ff5485501f0ba658a12b987eeb3ae681267760812a995e0962e1559e"

