@@ -84,8 +84,8 @@ soak: $(VENV)/installed-dev ## readers and writers of one index, while servers a
 # Where the texts are, and a folder or a name on the hub.
 DATA ?= $(CTX_EMBED_DATA)
 MPNET ?= all-mpnet-base-v2
-STAGES := build/models
-models: $(VENV)/installed-dev ## train the permissive model in three stages, in build/models; hours, and resumed; DATA= MPNET=
+STAGES := results/models
+models: $(VENV)/installed-dev ## train the permissive model in three stages, in results/models; hours, and resumed; DATA= MPNET=
 	mkdir -p $(STAGES)
 	cd $(STAGES) && for stage in first second third; do \
 		test -e $$stage || $(CURDIR)/$(BIN)/ctx-embed distill --recipe $(CURDIR)/recipes/permissive-$$stage.toml \
