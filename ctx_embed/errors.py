@@ -37,7 +37,7 @@ _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 
 # Maximum number of characters of a quoted value, of names in a list, and of the products of lengths of a wrong name and
 # the known ones that it is compared with: difflib's time is in proportion, and no other thread runs meanwhile.
-SHOWN, MOST_NAMES, MOST_COMPARED = 80, 20, 120_000
+SHOWN, MOST_NAMES, MOST_COMPARED = 80, 24, 120_000
 # Maximum number of texts that a warning quotes.
 MOST_EXAMPLES = 3
 
@@ -127,7 +127,7 @@ def examples(things: Iterable[object], count: int) -> str:
 
 
 def listed_names(names: Iterable[object], quote: Callable[[object], str] = str) -> str:
-    """Return names for a message, the first 20 of them, each shortened; ``none`` if there are none."""
+    """Return names for a message, the first 24 of them, each shortened; ``none`` if there are none."""
     first = list(islice(names, MOST_NAMES + 1))
     shown = [shortened(quote(name)) for name in first[:MOST_NAMES]]
     return ", ".join([*shown, *["..."] * (len(first) > MOST_NAMES)]) or "none"

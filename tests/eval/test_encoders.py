@@ -36,7 +36,7 @@ def test_a_folder_and_the_default(tiny_model, tiny_model_path, tokenizer, senten
 
 
 def test_a_slip_of_a_baseline_names_them_all():
-    names = ", ".join(sorted(["default", "minilm", "use-multilingual", *BASELINES, *SYSTEMS]))
+    names = ", ".join(sorted(["default", "minilm", "permissive", "use-multilingual", *BASELINES, *SYSTEMS]))
     known = f"known are {names}, or the folder of a SentenceTransformer"
     assert error(load_encoder, "tf-idf") == f"unknown encoder 'tf-idf': did you mean 'tfidf'? {known}"
     assert error(load_encoder, "./models/mine") == "./models/mine: no such model folder"
