@@ -453,13 +453,7 @@ def common_form(files: Sequence[str], output: Path, fields: Fields, encoding: st
 
 
 def copy_rows(
-    files: Sequence[str],
-    form: Table,
-    chosen: Iterator[bool],
-    output: IO[bytes],
-    *,
-    packed: bool,
-    encoding: str | None,
+    files: Sequence[str], form: Table, chosen: Iterator[bool], output: IO[bytes], *, packed: bool, encoding: str | None
 ) -> None:
     """Write the chosen rows of files of one format, unchanged; text becomes UTF-8. If ``packed``, write gzip."""
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")

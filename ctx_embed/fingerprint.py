@@ -23,8 +23,7 @@ def reads_normalised(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def digest(
-    modules: Iterable[tuple[str, dict[str, Any], Any]],
-    tensors: Iterable[tuple[str, str, Iterable[int], Iterable[Any]]],
+    modules: Iterable[tuple[str, dict[str, Any], Any]], tensors: Iterable[tuple[str, str, Iterable[int], Iterable[Any]]]
 ) -> str:
     """Return the sha256 over a model's configs, tokenizers and tensors."""
     found = hashlib.sha256()

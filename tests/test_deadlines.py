@@ -13,7 +13,9 @@ from contextlib import suppress
 import pytest
 
 from ctx_embed import SearchIndex, deadlines
+from ctx_embed.deadlines import within
 from ctx_embed.errors import LateError
+from ctx_embed.index.hits import word_shares
 from ctx_embed.runtime import Embedder
 from ctx_embed.text.normalisation import normalised, placed_words, words
 from tests.index.support.child import ENVIRONMENT
@@ -31,6 +33,15 @@ def test_a_search_with_a_long_query_ends_at_its_deadline(tmp_path, queries):
             index.search(queries, deadline=0.5)
         assert time.process_time() - begin < 3
         assert index.search("a cat", deadline=60)[0].text == "a cat"
+
+
+def test_many_words_of_a_query_that_begin_a_long_one_take_little_time(tmp_path):
+    query, text = " ".join("a" * size for size in range(3, 43)), "a cat x" + "a" * 800_000
+    begin = time.process_time()
+    assert word_shares(query, [text, "aaaa"]) == [0.0, 0.05]
+    assert time.process_time() - begin < 5
+    with pytest.raises(LateError), within(0.0):
+        word_shares(query, [text])
 
 
 @pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])

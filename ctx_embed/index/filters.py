@@ -278,6 +278,8 @@ class _Parser:
             return Not(missing) if negated else missing
         if self.takes("contains"):
             part = self.value(path)
+            if len(str(part)) > 1000:  # SQLite compares it at each place of a text.
+                raise self.error("it has a value of more than 1,000 characters after 'contains'")
             self.note(path, [part], dates=False)
             return Contains(path, part)
         negated = self.takes("not")

@@ -51,7 +51,7 @@ SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
 SEARCHED_CHARACTERS, ALL_SEARCHED = 20_000, 300_000
 # The part of a long passage that is searched has most of the first of a query's words, at most this number.
 DENSE_WORDS = 16
-_WORD = re.compile(r"[^\W_]+")
+_WORD, _BETWEEN = re.compile(r"[^\W_]+"), re.compile(r"[\W_]")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
 # The weight of all of a query's words relative to a cosine of 1; benchmarks/highlights.py shows its effect.
@@ -211,6 +211,7 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
     for lowered in [(indexed(text) if len(text) <= LONG_TEXT else text).lower() for text in texts]:
         having = 0
         for stem in stems:
+            require_time()
             # A word of the text must begin with the stem and be hardly longer.
             place = lowered.find(stem)
             while place >= 0:
@@ -220,7 +221,8 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
                     if len(after) <= _MOST_ENDING or not after.isalnum():
                         having += 1
                         break
-                place = lowered.find(stem, place + 1)
+                between = _BETWEEN.search(lowered, place)  # A word begins after something else than letters.
+                place = -1 if between is None else lowered.find(stem, between.end())
         shares.append(having / len(stems))
     return shares
 
@@ -244,15 +246,15 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
     wanted = {token for ids in tokens[: len(of_query)] for token in ids}
     # The words of the texts that the query asks for in any form, by their token.
     known = {word: ids[0] for word, ids in zip(written, tokens[len(of_query) :], strict=True) if wanted & {*ids}}
-    literal = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, known))})(?![^\W_])") if known else None
     found = []
     for text, (start, stop), part, as_indexed in zip(texts, parts, searched, read, strict=True):
-        if literal is None or not literal.search(as_indexed):
+        require_time()
+        if not any(match[0] in known for match in _WORD.finditer(as_indexed)):
             beginning = _BEGINNING.match(part)
             shown = part if beginning is None or beginning.end() == len(part) else f"{beginning[0].rstrip()}…"
         else:
             matches = (
-                [(match.start(), match.end(), known[match[0]]) for match in literal.finditer(part)]
+                [(*match.span(), known[match[0]]) for match in _WORD.finditer(part) if match[0] in known]
                 if as_indexed is part
                 else sorted((first, last, known[word]) for word, first, last in placed_words(part) if word in known)
             )

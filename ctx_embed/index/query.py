@@ -44,8 +44,7 @@ class Options:
         default_is="hybrid for texts, dense for vectors and like",
     )
     late: bool = option(
-        True,
-        "In hybrid, order the best passages by what each word of the query finds in them, too (late interaction).",
+        True, "In hybrid, order the best passages by what each word of the query finds in them, too (late interaction)."
     )
     where: str | None = option(
         None, "A metadata filter, applied before ranking: 'year >= 2020 and lang = \"en\"'.", metavar="FILTER"

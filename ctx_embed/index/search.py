@@ -167,8 +167,7 @@ class Search:
             for place, text in enumerate(self.query.texts):
                 # A single entry of the model's vocabulary is hardly a typo.
                 texts[place], corrected[place] = corrections.applied(
-                    text,
-                    lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None,
+                    text, lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None
                 )
             changed = [place for place, words in enumerate(corrected) if any('"' not in typed for typed in words)]
             # Without the model of the index, words alone count.

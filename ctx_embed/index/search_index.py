@@ -147,11 +147,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
     @classmethod
     def open(
-        cls,
-        path: str | Path,
-        model: Given = None,
-        memory_map: bool = False,
-        backend: str | None = None,
+        cls, path: str | Path, model: Given = None, memory_map: bool = False, backend: str | None = None
     ) -> SearchIndex:
         """Open an index to search or change it; InputError if it is damaged, or of another format or model.
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from email.header import decode_header, make_header
 from email.message import Message
+from email.policy import Compat32
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -20,9 +21,17 @@ from ctx_embed.texts import composed
 
 # Maximum number of files that are read from an archive.
 _MOST_MEMBERS = 10_000
-_LONGEST_HEADER = 10_000
 # The line above each message of a mailbox.
 _FROM = re.compile(rb"(?:\A|(?<=\n)\r?\n)From [^\n]*\n")
+
+
+class _Policy(Compat32):
+    """Reads the beginnings of headers: Python takes quadratic time for long ones, above all for their parameters."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        """Return the name and the value of a header."""
+        name, value = super().header_source_parse(sourcelines)
+        return name, value[: 2_000 if name.lower().startswith("content-") else 10_000]
 
 
 def mail(path: str) -> Iterator[Extracted]:
@@ -61,7 +70,7 @@ def archive(path: str) -> Iterator[Extracted]:
 
 
 def _message(path: str, content: bytes) -> Extracted:
-    message = email.message_from_bytes(content)
+    message = email.message_from_bytes(content, policy=_Policy())
     if not message.keys():
         raise UnreadableFileError("not a message (it has no headers)")
     names = {"Subject": "subject", "From": "from", "To": "to", "Date": "date", "Message-ID": "message_id"}
@@ -75,11 +84,10 @@ def _message(path: str, content: bytes) -> Extracted:
 
 
 def _header(value: Any) -> str:
-    """Return a field of a header, decoded if it can be; Python takes quadratic time for long ones."""
-    written = str(value)[:_LONGEST_HEADER]
+    """Return a field of a header, decoded if it can be."""
     with suppress(ValueError, LookupError):
-        return str(make_header(decode_header(written)))
-    return written
+        return str(make_header(decode_header(str(value))))
+    return str(value)
 
 
 def _texts(path: str, part: Message) -> Iterator[Extracted]:

@@ -20,11 +20,10 @@ else:
 # Front matter: YAML between lines of dashes, or TOML between lines of plus signs, at the top of a file.
 _MATTER = re.compile(r"(---|\+\+\+)[^\S\n]*\n(.*?)^(?:\1|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _LONGEST_MATTER = 20_000
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # A line of front matter, for front matter that is neither YAML nor TOML, such as ``title: One: two``.
 _FIELD = re.compile(r"^([A-Za-z_][\w.-]*)(?::[^\S\n]|[^\S\n]*=)[^\S\n]*(\S(?:.*\S)?)", re.MULTILINE)
 # Values nested deeper become text; more values than this, which aliases of YAML can make of a line, are not read.
-_DEEPEST, _MOST_VALUES = 8, 10_000
+_DEEPEST, _MOST_VALUES, _MOST_COPIED = 8, 10_000, 1_000
 # What is read otherwise than it is written, after code spans, comments and escapes, which are kept.
 _TARGET = r"<[^<>\n]*>|[^\s()<\\]*(?:(?:\\.|\((?:[^\s()\\]|\\.)*\))[^\s()<\\]*)*"
 _TITLE = r"\"[^\"]*\"|'[^']*'|\([^()]*\)"
@@ -45,6 +44,20 @@ _ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE)
 _INDENTED = re.compile(r"(?:(?: {4}|\t).*(?:\n|\Z))+")
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Copies few values where ``<<`` merges what aliases name, which may be ten times as many with each line."""
+
+    copied = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge keys of a mapping; raise ValueError if that copies too many values."""
+        own = len(node.value)
+        super().flatten_mapping(node)
+        self.copied += len(node.value) - own
+        if self.copied > _MOST_COPIED:
+            raise ValueError
+
+
 def read_markdown(content: str) -> Extracted:
     """Return the text of Markdown after its front matter, whose fields become metadata."""
     start, fields = front_matter(content)
@@ -62,7 +75,7 @@ def front_matter(content: str) -> tuple[int, dict[str, Any]]:
     if found is None:
         return 0, {}
     try:
-        read: Any = yaml.load(found[2], _LOADER) if found[1] == "---" else tomllib.loads(found[2])
+        read: Any = yaml.load(found[2], _Loader) if found[1] == "---" else tomllib.loads(found[2])
         fields = None if read is None else _value(read, _DEEPEST, iter(range(_MOST_VALUES)))
     except Exception:  # PyYAML also raises other errors than its own, such as those of impossible dates.
         fields = dict(_FIELD.findall(found[2])) if _FIELD.match(found[2].lstrip()) else None

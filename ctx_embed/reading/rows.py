@@ -41,6 +41,8 @@ class Fields:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", (self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
         given = [*self.texts, *filter(None, (self.id, self.title, self.label))]
+        if long := [name for name in given if len(name) > 1000]:  # Each dot may lead into an object.
+            raise InputError(f"the name of a field must have at most 1,000 characters, got {quoted(long[0])}")
         if len(given) > len(self.needed):
             raise InputError(f"the names of fields must differ, got {listed_names(given, quoted)}")
 

@@ -400,10 +400,7 @@ class DistillationJob(DistillationOptions):
     validation: str | None = option(None, "Pairs to score after each epoch: score<TAB>text<TAB>text.")
     teacher_dtype: Literal["float32", "bfloat16"] = option("float32", "Precision in which the teacher computes.")
     device: str | None = option(
-        None,
-        "Device of teachers and student, e.g. cuda.",
-        metavar="NAME",
-        default_is="the student on the CPU",
+        None, "Device of teachers and student, e.g. cuda.", metavar="NAME", default_is="the student on the CPU"
     )
     labelled: Sequence[str | Path] = option(
         (), "Also learn from labelled texts: label<TAB>text, or a table.", section=OBJECTIVES

@@ -80,9 +80,7 @@ def paired_means(values: Sequence[float] | Array, others: Sequence[float] | Arra
 
 
 def paired_correlations(
-    cosines: Mapping[str, Sequence[float]],
-    others: Mapping[str, Sequence[float]],
-    scores: Mapping[str, Sequence[float]],
+    cosines: Mapping[str, Sequence[float]], others: Mapping[str, Sequence[float]], scores: Mapping[str, Sequence[float]]
 ) -> Difference:
     """Return the difference of two mean Spearman correlations times 100 over the same subsets of pairs.
 
@@ -115,11 +113,6 @@ def _sign_flips(differences: Array) -> float:
     if len(moved) < 2:
         return 1.0  # two-sided: both signs are equally extreme
     found = permutation_test(
-        (moved,),
-        np.sum,
-        permutation_type="samples",
-        n_resamples=RESAMPLES,
-        batch=BATCH,
-        rng=np.random.default_rng(0),
+        (moved,), np.sum, permutation_type="samples", n_resamples=RESAMPLES, batch=BATCH, rng=np.random.default_rng(0)
     )
     return float(found.pvalue)

@@ -80,11 +80,19 @@ def all_of(read: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
     return lambda given: deque(read(given, *arguments), 0)
 
 
+def merged(n: int) -> str:
+    """Front matter whose mappings merge those before them ten times each."""
+    levels = range(1, n // 64 + 1)
+    lines = [f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}" for level in levels]
+    return "\n".join(["---", "a0: &a0 {x: 1}", *lines, "---", "a"])
+
+
 # Formats of documents: by what they repeat, or else each part of a sample of the format, repeated where it stands
 
 FORMAT_TEXTS: dict[str, dict[str, Make]] = {
     "prose": strings("a", "\n", "\f"),
-    "markdown": strings("---\n", "a: b\n", "# a\n", "```\n", "<!--", "|", "- ", "[", "&amp;", "\\"),
+    "markdown": strings("---\n", "a: b\n", "# a\n", "```\n", "<!--", "|", "- ", "[", "&amp;", "\\")
+    | {"merged": merged},
     "code": strings("x = ", "\t", "(", "inline(g) ", "a, ", "// @generated", "def f", "\n"),
     "rows": strings("a", ",", '"', "\n"),
     "records": {},
@@ -237,6 +245,14 @@ def spreadsheets() -> dict[str, Make]:
 
 
 ROWS[tables.SPREADSHEET] = spreadsheets()
+# The parameters of a header of mail
+HEADERS = files(
+    "odd.eml",
+    {
+        name: lambda n, make=make: f"Subject: s\nContent-Type: text/plain; {make(n)}\n\na"
+        for name, make in (strings('a="', ";", '\\"', "*0=a;") | {"names": lambda n: "=a;".join(different(n))}).items()
+    },
+)
 LABELS = files("odd.tsv", {**strings("a\tb\n", ",", "\t"), "many": lambda n: ",".join(different(n)) + "\ta\n"})
 
 
@@ -335,6 +351,17 @@ def searched(**options: Any) -> Callable[[str], Any]:
     return lambda text: (by_words.asked.cache_clear(), index().search(text, **options))
 
 
+def contained(text: str) -> None:
+    index().upsert(["a cat"], ["odd"], [{"f": text + text}])
+    index().count(f'f contains "{text}b"')
+
+
+def named(field: str) -> None:
+    path = FOLDER / "named.jsonl"
+    path.write_text('{"a": "a"}\n')
+    deque(read_documents(path, field), 0)
+
+
 def found_in(text: str) -> None:
     hits.snippet("a cat of x1", text)
     hits.word_shares("a cat of x1", [text])
@@ -368,6 +395,8 @@ ENTRIES: dict[str, Entry] = {
         for kind, cut in blocks.KINDS.items()
     },
     **{f"rows of {kind}": Entry(all_of(read_documents), families) for kind, families in ROWS.items()},
+    "headers of mail": Entry(all_of(extract), HEADERS),
+    "name of a field": Entry(named, strings("a", ".", "a.b")),
     "labels": Entry(lambda path: as_array([label for _, label, _ in read_labelled_rows(path)]), LABELS),
     "several labels": Entry(lambda path: list(read_labelled_rows(path, several=True)), LABELS),
     "spellings of labels": Entry(lambda text: Classes(text.split()), {"words": TEXTS["words"]}),
@@ -391,6 +420,7 @@ ENTRIES: dict[str, Entry] = {
     "analyses of an index": Entry(each(ANALYSES), HELD, 1 << 11),
     "filter": Entry(parse_filter, WHERE),
     "filtered": Entry(lambda text: index().count(text), WHERE),
+    "contains": Entry(contained, strings("a"), 1 << 18),
     "field": Entry(lambda text: index().facets(text), NAMES),
     "time": Entry(moment_of, strings("2024-01-01", "T00:00", ".1", "1")),
     "query": Entry(asked, QUERIES),
