@@ -446,7 +446,7 @@ class TextTokenizer:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each id of a text starts and stops, in characters of the original text."""
         read, starts, stops = with_places(text)
-        encoding = self.tokenizer.encode(read, add_special_tokens=False)
+        (encoding,) = self.tokenizer.encode_batch([read], add_special_tokens=False)
         offsets = [
             (int(starts[start]) if start < len(starts) else len(text), int(stops[stop - 1]) if stop else 0)
             for start, stop in encoding.offsets
