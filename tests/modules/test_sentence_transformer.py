@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 import ctx_embed
 from ctx_embed import Contextualizer
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.modules import token_encoder
 from ctx_embed.numpy_model import Embedder
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
@@ -85,7 +86,8 @@ def test_a_call_may_have_a_length_of_its_own(tiny_model_path):
     np.testing.assert_allclose(found, cut, atol=1e-6)
 
 
-def test_a_pooling_reads_the_tokens(tokenizer):
+def test_a_pooling_reads_the_tokens(tokenizer, monkeypatch):
+    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 1 << 13)
     modules = [make_model(tokenizer)[0], Dense(16, 16, module_input_name="token_embeddings"), Pooling(16, "mean")]
     expected = sentence_transformers.SentenceTransformer(modules=modules, device="cpu")
     model = type(ctx_embed.load())(modules=modules)
@@ -94,10 +96,12 @@ def test_a_pooling_reads_the_tokens(tokenizer):
     model.set_pooling_include_prompt(False)
     for prompt, texts in (
         (f"{SENTENCES[0]} ", SENTENCES[1:]),
-        ("the ", [" ".join(SENTENCES) * 1000, *SENTENCES[1:] * 20]),
+        ("the ", [" ".join(SENTENCES) * 10, *SENTENCES[1:] * 20]),
     ):
         # accelerate, which trains, counts the texts of what comes first.
-        assert next(iter(model.preprocess(texts, prompt=prompt))) == "input_ids"
+        features = model.preprocess(texts, prompt=prompt)
+        assert next(iter(features)) == "input_ids"
+        assert ("cu_seq_lens_q" in features) == (prompt == "the ")
         length = len(tokenizer.encode(prompt, add_special_tokens=False))
         tokens = model.encode(texts, prompt=prompt, output_value="token_embeddings", batch_size=len(texts))
         expected = torch.stack([of_text[length:].mean(0) for of_text in tokens])
