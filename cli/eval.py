@@ -37,9 +37,9 @@ def eval() -> None:
     multiple=True,
     default=["default"],
     metavar="NAME|PATH",
-    help="default, minilm, tfidf, majority, random, use-multilingual, a system (randomly initialised), model2vec:PATH, "
-    "package.module:factory (a function that makes an object with encode(texts)), or a SentenceTransformer's folder or "
-    "name on the hub; NAME+words reads words too; may be repeated, and all are compared with the first.",
+    help="default, permissive, minilm, tfidf, majority, random, use-multilingual, a system (randomly initialised), "
+    "model2vec:PATH, package.module:factory (a function that makes an object with encode(texts)), or a folder or "
+    "name on the hub of a SentenceTransformer; NAME+words reads words too; repeated, all are compared with the first.",
 )
 @click.option(
     "--task",

@@ -202,7 +202,7 @@ def load(
 
     Args:
         path: a model folder or a name on the hub; None or ``default`` loads the default model of this package,
-            ``minilm`` the all-MiniLM-L6-v2 of the extra ``peers``.
+            ``minilm`` the all-MiniLM-L6-v2 of the extra ``peers``, ``permissive`` the model of the extra of this name.
         device: as in sentence-transformers; None chooses one.
         dtype: the type of the parameters, e.g. ``float32`` or ``bfloat16``; None: the model's own (float32 for a
             Contextualizer).
