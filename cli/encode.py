@@ -48,7 +48,8 @@ def encode(
     With --to, INPUT may be any number of files, folders, globs and URIs (s3://bucket/folder); several threads embed
     them. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,
     lancedb:FOLDER#TABLE or qdrant:http://HOST:6333#COLLECTION. Rows are stored by id; without one, a row's id is
-    FILE:NUMBER. Repeat an interrupted command to resume it. Rows that cannot be embedded are counted and named.
+    FILE:NUMBER, in a workbook of several sheets FILE:SHEET:NUMBER. Repeat an interrupted command to resume it. Rows
+    that cannot be embedded are counted and named.
 
     \b
     Example: ctx-embed encode reviews.txt -o reviews.npy

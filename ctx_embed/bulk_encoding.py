@@ -11,17 +11,18 @@ import hashlib
 import json
 import os
 import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning, examples
@@ -40,8 +41,9 @@ from ctx_embed.texts import Document, well_formed
 
 __all__ = ["Encoded", "encode_dataset"]
 
-# What yields the rows of a file, each with its table and number.
-RowsOf: TypeAlias = Callable[[Source], Iterator[tuple[Table, int, Raw]]]
+# A row with its table and number, and what yields the rows of a file.
+TableRow: TypeAlias = tuple[Table, int, Raw]
+RowsOf: TypeAlias = Callable[[Source], Iterator[TableRow]]
 PART = "part-"
 # A part is stored in one step. It ends after this many rows or characters, whichever comes first.
 PART_ROWS = 16_384
@@ -91,9 +93,10 @@ def encode_dataset(
 ) -> Encoded:
     """Embed the texts of files into a store; to resume an interrupted call, repeat it.
 
-    A row without an id gets ``FILE:NUMBER``, with the number of its line or row. A row replaces the stored row with the
-    same id. If several input rows have the same id, a directory of Parquet keeps the last one, and other stores keep
-    whichever was stored last. Rows that cannot be embedded, such as rows without a text, are counted and skipped.
+    A row without an id gets ``FILE:NUMBER``, with the number of its line or row, in a workbook of several sheets
+    ``FILE:SHEET:NUMBER``. A row replaces the stored row with the same id. If several input rows have the same id, a
+    directory of Parquet keeps the last one, and other stores keep whichever was stored last. Rows that cannot be
+    embedded, such as rows without a text, are counted and skipped.
 
     Args:
         inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (one text per line), JSONL, CSV and
@@ -132,9 +135,12 @@ def encode_dataset(
         }
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
-        named = set(map(str, listed))
-        rows_of = partial(_rows, fields=fields, encoding=encoding, named=named, report=report)
-        sampled = _sample(sources, rows_of, fields)
+        given = set(map(str, listed))
+        rows_of = partial(_rows, fields=fields, encoding=encoding, given=given, report=report)
+        with warnings.catch_warnings():
+            # Encoding the rows will warn.
+            warnings.simplefilter("ignore")
+            sampled = _sample(sources, rows_of, fields)
         embedder = Model.of(model, backend)
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
         stack.enter_context(store.writing())
@@ -149,9 +155,9 @@ def encode_dataset(
             for _ in range(threads - 1 if store.parallel else 0):
                 stores.put(stack.enter_context(closing(open_store(to))))
 
-            def encoded(name: str, table: Table, rows: Sequence[tuple[int, Raw]]) -> int:
+            def encoded(name: str, rows: Sequence[TableRow]) -> int:
                 """Embed and store a part; return its number of documents."""
-                batch, note = _embedded(table, rows, fields, embedder)
+                batch, note = _embedded(rows, fields, embedder)
                 free = stores.get()
                 try:
                     free.upsert(batch, name, note)
@@ -166,10 +172,10 @@ def encode_dataset(
                 with warnings.catch_warnings(), threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
                     warnings.simplefilter("ignore", UnknownTextsWarning)
                     try:
-                        for name, table, part in _parts(sources, run.name, rows_of, part_rows):
+                        for name, part in _parts(sources, run.name, rows_of, part_rows):
                             if f"{PART}{name}" in run.parts:
                                 continue
-                            running.append(pool.submit(encoded, name, table, part))
+                            running.append(pool.submit(encoded, name, part))
                             # Read two parts ahead, and no more, since parts take memory.
                             if len(running) > threads + 1:
                                 meter.update(running.popleft().result())
@@ -187,98 +193,112 @@ def encode_dataset(
             warnings.warn(UnknownTextsWarning(first, texts, rows), stacklevel=2)
         stored = store.count()
         if not run.was_complete and run.name == "0000" and stored < rows:
-            known = dict.fromkeys(name for note in run.parts.values() for name in note["repeated"]) | store.repeated
-            shared = f" ({examples(known, len(known))})" if known else ""
-            said = f"{rows - stored:,} of {rows:,} rows share an id with another one{shared}: one of each id is stored"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                shared = _repeated(sources, rows_of, fields)
+            named = f" ({examples(shared, len(shared))})" if shared else ""
+            said = f"{rows - stored:,} of {rows:,} rows share an id with another one{named}: one of each id is stored"
             warnings.warn(ReadingWarning(f"{said}; name a field of different ids with --id-field"), stacklevel=2)
         lines = [line for note in run.parts.values() for line in note["named"]][:NAMED]
         return Encoded(rows, stored, run.total("bad"), lines, embedder.dimension, run.was_complete, report)
 
 
 def _rows(
-    source: Source, fields: Fields, encoding: str | None, named: Container[str], report: Report
-) -> Iterator[tuple[Table, int, Raw]]:
+    source: Source, fields: Fields, encoding: str | None, given: Container[str], report: Report
+) -> Iterator[TableRow]:
     """Yield the rows of a file; one that cannot be read is reported, unless its name is among those that were given."""
     try:
         with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
             for number, raw in table.raw:
                 yield table, number, raw
+            table.warn()
     except InputError as error:
-        if source.name in named:
+        if source.name in given:
             raise
         report.failed[source.name] = str(error).removeprefix(source.name).lstrip(":, ")
 
 
-def _sample(sources: Sequence[Source], rows_of: RowsOf, fields: Fields) -> list[Document]:
-    """Return some documents from files spread over the inputs; raise an InputError if no row can be embedded."""
-    found: list[Document] = []
-    first: str | None = None
-    step = -(-len(sources) // SAMPLED_FILES)
-    for number, source in enumerate(sources):
-        if number % step and found:
-            continue
-        for table, place, raw in islice(rows_of(source), SAMPLED_ROWS):
-            try:
-                each = document_of(table, place, raw, fields)
-                found += [] if each is None else [each]
-            except InputError as error:  # noqa: PERF203
-                first = first or str(error)
-    if not found:
-        names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
-        raise InputError(
-            f"{names}: no texts to embed" + ("" if first is None else f"; the first row was left out: {first}")
-        )
-    return found
-
-
-def _parts(
-    sources: Sequence[Source], run: str, rows_of: RowsOf, part_rows: int
-) -> Iterator[tuple[str, Table, list[tuple[int, Raw]]]]:
-    """Yield the parts of all files: the name of each, the table that its rows are from, and the rows."""
-    for place, source in enumerate(sources):
-        stream, table = rows_of(source), cast("Table | None", None)
-        for part in count():
-            rows: list[tuple[int, Raw]] = []
-            characters = 0
-            for of_file, number, raw in stream:
-                table = of_file
-                rows.append((number, raw))
-                values = raw.values() if isinstance(raw, dict) else ()
-                cells = [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else values
-                characters += sum(len(cell) for cell in cells if isinstance(cell, str))
-                if len(rows) >= part_rows or characters >= PART_CHARACTERS:
-                    break
-            if not rows or table is None:
-                break
-            yield f"{run}-{place:05d}-{part:05d}", table, rows
-        if table is not None:
-            table.warn()
-
-
-def _embedded(
-    table: Table, rows: Sequence[tuple[int, Raw]], fields: Fields, embedder: Model
-) -> tuple[Batch, dict[str, object]]:
-    """Return the documents of some rows with their vectors, and the note of a part with these rows."""
-    found, errors = [], []
-    own_ids = False
-    for number, raw in rows:
+def _documents(rows: Iterable[TableRow], fields: Fields, errors: list[str]) -> Iterator[tuple[str, Document]]:
+    """Yield the documents of rows with their ids, or the file and number of their rows; append why others are none."""
+    for table, number, raw in rows:
         try:
             document = document_of(table, number, raw, fields)
         except InputError as error:
             errors.append(str(error))
             continue
         if document is not None:
-            has_id = document.id not in (None, "")
-            own_ids = own_ids or has_id
-            identifier = well_formed(str(document.id)) if has_id else f"{table.name}:{number}"
-            found.append((identifier, well_formed(document.text), document.metadata))
-    ids, texts, metadata = zip(*found, strict=True) if found else ((), (), ())
+            row, sheet = table.in_sheet(number)
+            place = f"{table.name}:{sheet}:{row}" if sheet else f"{table.name}:{row}"
+            yield well_formed(place if document.id in (None, "") else str(document.id)), document
+
+
+def _sample(sources: Sequence[Source], rows_of: RowsOf, fields: Fields) -> list[Document]:
+    """Return some documents from files spread over the inputs; raise an InputError if no row can be embedded."""
+    found: list[Document] = []
+    errors: list[str] = []
+    step = -(-len(sources) // SAMPLED_FILES)
+    for number, source in enumerate(sources):
+        if number % step == 0 or not found:
+            found += [each for _, each in _documents(islice(rows_of(source), SAMPLED_ROWS), fields, errors)]
+    if not found:
+        names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
+        first = f"; the first row was left out: {errors[0]}" if errors else ""
+        raise InputError(f"{names}: no texts to embed{first}")
+    return found
+
+
+def _parts(
+    sources: Sequence[Source], run: str, rows_of: RowsOf, part_rows: int
+) -> Iterator[tuple[str, list[TableRow]]]:
+    """Yield the parts of all files: the name of each and its rows."""
+    for place, source in enumerate(sources):
+        stream = rows_of(source)
+        for part in count():
+            rows: list[TableRow] = []
+            characters = 0
+            for row in stream:
+                rows.append(row)
+                raw = row[-1]
+                values = raw.values() if isinstance(raw, dict) else ()
+                cells = [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else values
+                characters += sum(len(cell) for cell in cells if isinstance(cell, str))
+                if len(rows) >= part_rows or characters >= PART_CHARACTERS:
+                    break
+            if not rows:
+                break
+            yield f"{run}-{place:05d}-{part:05d}", rows
+
+
+def _embedded(rows: Sequence[TableRow], fields: Fields, embedder: Model) -> tuple[Batch, dict[str, object]]:
+    """Return the documents of some rows with their vectors, and the note of a part with these rows."""
+    errors: list[str] = []
+    found = list(_documents(rows, fields, errors))
+    ids, documents = [identifier for identifier, _ in found], [document for _, document in found]
+    texts = [well_formed(document.text) for document in documents]
     vectors = embedder.documents(texts)
     unread = [ids[place] for place in (~vectors.any(axis=1)).nonzero()[0]]
-    note = {"rows": len(found), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids}
-    repeated = [identifier for identifier, times in Counter(ids).items() if times > 1]
-    note |= {"unknown": len(unread), "unread": unread[:MOST_EXAMPLES], "repeated": repeated[: MOST_EXAMPLES + 1]}
-    return Batch(ids, texts, metadata, vectors), note
+    own_ids = any(document.id not in (None, "") for document in documents)
+    note = {"rows": len(ids), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids}
+    note |= {"unknown": len(unread), "unread": unread[:MOST_EXAMPLES]}
+    return Batch(ids, texts, [document.metadata for document in documents], vectors), note
+
+
+def _repeated(sources: Sequence[Source], rows_of: RowsOf, fields: Fields) -> list[str]:
+    """Return the first ids that occur again, one more than are named, in 16 bytes of memory for each row."""
+
+    def ids() -> Iterator[str]:
+        rows = chain.from_iterable(map(rows_of, sources))
+        return (identifier for identifier, _ in _documents(rows, fields, []))
+
+    hashes, counts = np.unique(np.fromiter(map(hash, ids()), np.int64), return_counts=True)
+    several, seen, repeated = set(hashes[counts > 1].tolist()), set[str](), dict[str, None]()
+    for identifier in ids():
+        if hash(identifier) in several:
+            repeated |= {identifier: None} if identifier in seen else {}
+            seen.add(identifier)
+            if len(repeated) > MOST_EXAMPLES:
+                break
+    return list(repeated)
 
 
 class _Run:

@@ -122,8 +122,7 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 def inside(path: str, name: str, content: bytes) -> Iterator[Extracted]:
     """Yield the texts of a file that another one holds. A warning says why one has none, unless it is binary."""
-    held = Held(f"{path}/{name}")
-    held.content, held.depth = content, getattr(path, "depth", 0) + 1
+    held = Held(f"{path}/{name}", content, getattr(path, "depth", 0) + 1)
     try:
         if held.depth > _DEEPEST:
             raise UnreadableFileError(f"more than {_DEEPEST} files deep")

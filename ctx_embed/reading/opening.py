@@ -25,10 +25,16 @@ _BUFFER_BYTES = 1 << 16
 
 
 class Held(str):
-    """The name of a file inside another one, with its content, and how many files it is in."""
+    """The name of a file with its content in memory, and how many files it is in."""
 
     content: bytes
     depth: int
+
+    def __new__(cls, name: str, content: bytes, depth: int = 0) -> Held:
+        """Return the name."""
+        held = super().__new__(cls, name)
+        held.content, held.depth = content, depth
+        return held
 
 
 def source_name(source: str | Path) -> str:
@@ -70,7 +76,7 @@ def said(error: BaseException) -> str:
 @contextmanager
 def opened(source: str | Path) -> Iterator[io.BufferedReader]:
     """Yield a source as a buffered binary stream, which can seek unless it is standard input or a pipe."""
-    if str(source) == STANDARD_INPUT:
+    if str(source) == STANDARD_INPUT and not isinstance(source, Held):
         if sys.stdin is None:
             raise InputError("standard input is closed")
         try:
@@ -81,11 +87,11 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         yield stdin if hasattr(stdin, "peek") else io.BufferedReader(stdin, _BUFFER_BYTES)
         return
     try:
-        if is_remote(source):
+        if isinstance(source, Held):
+            stream: Any = io.BytesIO(source.content)
+        elif is_remote(source):
             files, path = filesystem(str(source))
-            stream: Any = files.open_input_file(path)
-        elif isinstance(source, Held):
-            stream = io.BytesIO(source.content)
+            stream = files.open_input_file(path)
         elif os.path.isdir(source):
             raise InputError(f"{source}: must be a file, got a folder")
         else:

@@ -140,13 +140,15 @@ class Table:
 
     def in_sheet(self, number: int) -> tuple[int, str]:
         """Return the number of a row in its sheet, and the sheet's name; the number itself if there are no sheets."""
-        start, sheet = max(((start, name) for name, start in self.starts.items() if start < number), default=(0, ""))
+        # A copy, as another thread may read on.
+        starts = [(start, name) for name, start in list(self.starts.items()) if start < number]
+        start, sheet = max(starts, default=(0, ""))
         return number - start, sheet
 
     def where(self, number: int) -> str:
         """Return the place of a row, for messages."""
         row, sheet = self.in_sheet(number)
-        of_sheet = f", sheet {quoted(sheet)}" if sheet and len(self.starts) > 1 else ""
+        of_sheet = f", sheet {quoted(sheet)}" if sheet else ""
         return f"{self.name}{of_sheet}, {self.unit} {row}" if number else self.name
 
     def fields(self, number: int, raw: Raw) -> dict[str, Any] | None:
@@ -321,9 +323,10 @@ def open_rows(
                 stream = cast("io.BufferedReader", stack.enter_context(tempfile.TemporaryFile()))
                 stream.writelines(f"{line}\n".encode() for line in lines)
             else:
+                size = packed.seek(0, io.SEEK_END) - begin
                 packed.seek(begin)
-                if len(held := packed.read(_HELD_BYTES + 1)) <= _HELD_BYTES:
-                    begin, stream = 0, unpacked(io.BufferedReader(io.BytesIO(held)))
+                if size <= _HELD_BYTES:
+                    begin, stream = 0, unpacked(io.BufferedReader(io.BytesIO(packed.read())))
 
             def again() -> Iterator[str]:
                 stream.seek(begin)
@@ -349,8 +352,8 @@ def _cells(
     rows = (cells for _, cells in _split(again(), delimiter, quoted) if not isinstance(cells, InputError))
     header = next(rows, [])
     if kind == TSV and not needed.keys() <= set(header):
-        labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
-        kind = LABELLED if labelled or labels else TSV
+        labelled = labelled or (needed.keys() <= {TEXT_FIELD} and _labels(chain([header], rows)))
+        kind = LABELLED if labelled else TSV
     elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
         return None
     table = Cells(name, kind, needed, delimiter, quoted)

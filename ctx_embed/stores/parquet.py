@@ -207,7 +207,6 @@ class Parquet(Store):
                     if identifier in last:
                         earlier, place = last[identifier]
                         dropped.setdefault(earlier, []).append(place)
-                        self.repeated[identifier] = None
                     last[identifier] = (path, row)
         for path, rows in dropped.items():
             with self._opened(path) as file:

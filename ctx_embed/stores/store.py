@@ -104,8 +104,6 @@ class Store(AbstractContextManager["Store"], ABC):
 
     def __init__(self, name: str) -> None:
         self.name = without_secrets(name)
-        # Ids of several rows that finish() has found.
-        self.repeated: dict[str, None] = {}
 
     @property
     def collection(self) -> Collection | None:

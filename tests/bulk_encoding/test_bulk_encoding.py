@@ -9,6 +9,7 @@ import sys
 from functools import partial
 
 import numpy as np
+import openpyxl
 import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -94,11 +95,11 @@ def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, emb
     begun, most = [], 5
     embedded = bulk_encoding._embedded
 
-    def noted(table, rows, *given):
+    def noted(rows, *given):
         if len(begun) == most:
             raise KeyboardInterrupt
-        begun.append((table.name, rows[0]))
-        return embedded(table, rows, *given)
+        begun.append((rows[0][0].name, *rows[0][1:]))
+        return embedded(rows, *given)
 
     monkeypatch.setattr(bulk_encoding, "_embedded", noted)
     with pytest.raises(KeyboardInterrupt):
@@ -152,13 +153,32 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     require_exact(target, {**expected, "4": "third", "new": "fourth"}, embedder)
 
 
-@pytest.mark.parametrize(("kind", "part_rows"), [("{}", 2), ("{}", 9), ("lancedb:{}", 9), ("qdrant:{}", 9)])
-def test_ids_of_several_rows_are_named(kind, part_rows, tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text("".join(f'{{"id": "{name}", "text": "text {row}"}}\n' for row, name in enumerate("aabccd")))
-    said = r"2 of 6 rows share an id with another one \('a', 'c'\): one of each id is stored; name a field"
-    with pytest.warns(ReadingWarning, match=said):
-        encode_dataset(file, kind.format(tmp_path / "out"), workers=1, part_rows=part_rows)
+@pytest.mark.parametrize("kind", ["{}", "lancedb:{}", "qdrant:{}"])
+def test_ids_of_several_rows_are_named_whichever_parts_have_them(kind, tmp_path):
+    for name, ids in (("a", "abcc"), ("b", "ade")):
+        rows = [f'{{"id": "{row}", "text": "text {row}"}}\n' for row in ids]
+        (tmp_path / f"{name}.jsonl").write_text("".join(rows))
+    said = r"2 of 7 rows share an id with another one \('c', 'a'\): one of each id is stored; name a field"
+    with pytest.warns(ReadingWarning, match=said) as warned:
+        encode_dataset(tmp_path / "*.jsonl", kind.format(tmp_path / "out"), workers=1, part_rows=2)
+    assert len(warned) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*left out the sheet 'no text'")
+def test_rows_of_a_workbook_have_the_ids_of_their_places_in_a_sheet(tmp_path):
+    book = openpyxl.Workbook()
+    for row in (["text"], ["fog"], [None], ["sun"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    for name, rows in (("no text", [["n"]]), ("more", [["text"], ["rain"]])):
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(tmp_path / "b.xlsx")
+    ids = [each.id for name in "ab" for each in read(*find_sources([tmp_path / f"{name}.xlsx"]))[0]]
+    assert [name.removeprefix(f"{tmp_path}/") for name in ids] == [
+        *("a.xlsx:2", "a.xlsx:4", "b.xlsx:Sheet:2", "b.xlsx:Sheet:4", "b.xlsx:more:2")
+    ]
 
 
 def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
@@ -277,14 +297,14 @@ class Zeros:
 
 
 def parts_of(source: Source, run: str, fields: Fields, part_rows: int):
-    rows_of = partial(_rows, fields=fields, encoding=None, named={source.name}, report=Report())
+    rows_of = partial(_rows, fields=fields, encoding=None, given={source.name}, report=Report())
     return _parts([source], run, rows_of, part_rows)
 
 
 def read(source: Source, fields: Fields | None = None):
     found, errors, chosen = [], [], fields or Fields()
-    for _, table, rows in parts_of(source, "0000", chosen, 4):
-        batch, note = _embedded(table, rows, chosen, Zeros())
+    for _, rows in parts_of(source, "0000", chosen, 4):
+        batch, note = _embedded(rows, chosen, Zeros())
         found += map(Document, batch.texts, batch.ids, batch.metadata)
         errors += note["named"]
     return found, errors
@@ -295,7 +315,7 @@ def test_rows_have_the_id_of_their_place_or_from_a_field(tmp_path):
     parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(10)], "n": range(10)}), path)
     [source] = find_sources([path])
     assert read(source) == ([Document(f"text {n}", f"{path}:{n + 1}", {"n": n}) for n in range(10)], [])
-    parts = [(name, len(rows)) for name, _, rows in parts_of(source, "0007", Fields(), 4)]
+    parts = [(name, len(rows)) for name, rows in parts_of(source, "0007", Fields(), 4)]
     assert parts == [("0007-00000-00000", 4), ("0007-00000-00001", 4), ("0007-00000-00002", 2)]
     rows = [{"text": "a", "key": "k1", "id": 5}, {"text": "b", "key": 7}, {"text": "c", "key": None}, {"text": "d"}]
     path = tmp_path / "a.jsonl"
@@ -320,7 +340,7 @@ def test_the_cut_loses_no_line(tmp_path_factory, monkeypatch, lines, part_rows, 
     path.write_bytes(("\n".join(lines) + end).encode())
     [source] = find_sources([path])
     monkeypatch.setattr(bulk_encoding, "PART_CHARACTERS", 20)
-    parts = [rows for _, _, rows in parts_of(source, "0000", Fields(), part_rows)]
+    parts = [[row[1:] for row in rows] for _, rows in parts_of(source, "0000", Fields(), part_rows)]
     content = path.read_bytes()
     whole = [line.decode().removeprefix("" if number else "\ufeff") for number, line in enumerate(content.split(b"\n"))]
     assert [row for rows in parts for row in rows] == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))

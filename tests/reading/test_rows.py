@@ -4,6 +4,7 @@ import csv
 import datetime
 import decimal
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -33,6 +34,8 @@ from ctx_embed.reading.rows import Fields, arriving, estimated_count, read_docum
 from ctx_embed.reading.sources import find_sources
 from ctx_embed.reading.tables import ReadingWarning
 from ctx_embed.texts import Document, well_formed
+from ctx_embed.training.options import TrainingJob
+from ctx_embed.training.supervised.job import _read
 from ctx_embed.writing import write_embeddings
 from tests.helpers.errors import error
 
@@ -768,16 +771,19 @@ def test_cells_too_many_or_too_few_at_the_right(file):
     assert "line 2: 4 fields, but the header has 3" in error(read, file("text,n,\na,1,,x\n", "a.csv"))
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.csv.gz"])
-def test_a_file_of_labels_is_read_once(file, name, monkeypatch):
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a.csv", "a.jsonl", "a.csv.gz"])
+@pytest.mark.parametrize("by", ["train", "reader", "reader of a large file"])
+def test_a_file_of_labels_is_read_once_and_a_large_one_of_tabs_twice(tmp_path, file, name, by, monkeypatch):
+    if "large" in by:
+        monkeypatch.setattr(tables, "_HELD_BYTES", 1000)
     rows = [("pos", "a good film"), ("neg", "a dull film")] * 20_000
     if "jsonl" in name:
         content = "".join(json.dumps({"label": label, "text": text}) + "\n" for label, text in rows)
     else:
-        mark = "\t" if name == "a.tsv" else ","
+        mark = "," if name.startswith("a.csv") else "\t"
         content = "".join(f"{label}{mark}{text}\n" for label, text in [("label", "text"), *rows])
     path = file(gzip.compress(content.encode()) if name.endswith("gz") else content, name)
-    count = 0
+    size, count = path.stat().st_size, 0
 
     class Counted(io.FileIO):
         def readinto(self, buffer):
@@ -793,6 +799,11 @@ def test_a_file_of_labels_is_read_once(file, name, monkeypatch):
             return found
 
     monkeypatch.setattr(opening, "open_regular", lambda path: io.BufferedReader(Counted(path)))
-    assert len(read_labelled(path)[0]) == len(rows)
+    if by == "train":
+        data, sha256 = _read(str(path), TrainingJob(file=path, output=tmp_path / "model"))
+        assert (len(data.texts), sha256) == (len(rows), hashlib.sha256(path.read_bytes()).hexdigest())
+    else:
+        assert len(read_labelled(path)[0]) == len(rows)
     # What was buffered to see the format may be read twice.
-    assert path.stat().st_size <= count <= path.stat().st_size + (1 << 18)
+    passes = 2 if "large" in by and name in ("a.tsv", "a.txt") else 1
+    assert passes * size <= count <= passes * size + (1 << 18)

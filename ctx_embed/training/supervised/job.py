@@ -1,5 +1,6 @@
 """A training from labelled files to a model folder: read the texts, open the encoder, train, measure, save."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from ctx_embed.model import Model
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.options import takes
 from ctx_embed.progress import say
+from ctx_embed.reading.opening import Held, opened
 from ctx_embed.reading.rows import titled
 from ctx_embed.training.labelled_texts import are_known, warning
 from ctx_embed.training.options import OF_TRAINING, SupervisedOptions, TrainingJob
@@ -58,7 +60,10 @@ def train(
     job = TrainingJob(file=file, output=Path(output), options=options, **settings)
     require_replaceable(job.output, MODEL)
     files = {"train": job.file, "valid": job.valid, "test": job.test}
-    data = {name: _read(str(path), job) for name, path in files.items() if path}
+    data, hashes = {}, {}
+    for name, path in files.items():
+        if path:
+            data[name], hashes[name] = _read(str(path), job)
     # Texts for validation and test may only have labels that the training texts have.
     classes = sorted(data["train"].label_set())
     for name, part in list(data.items())[1:]:
@@ -97,7 +102,7 @@ def train(
         **made,
         "fields": {"text": titled(job.text_field).text, "label": job.label_field},
         "data": {
-            name: {"file": Path(files[name] or "").name, "sha256": contents_hash(files[name]), "rows": len(part.texts)}
+            name: {"file": Path(files[name] or "").name, "sha256": hashes[name], "rows": len(part.texts)}
             for name, part in data.items()
         },
         "versions": versions(),
@@ -115,11 +120,13 @@ def train(
     return result
 
 
-def _read(path: str, job: TrainingJob) -> Labelled:
-    """Return the rows of a labelled file; those without a label are left out and listed, or an error."""
+def _read(path: str, job: TrainingJob) -> tuple[Labelled, str]:
+    """Return the rows of a labelled file, and its sha256; rows without a label are left out and listed, or an error."""
     skipped: list[str] = []
     how: dict[str, Any] = {"several": job.multi_label, "encoding": job.encoding, "skipped": skipped}
-    data = Labelled.read(path, job.text_field, job.label_field, **how)
+    with opened(path) as stream:
+        held = Held(path, stream.read())
+    data = Labelled.read(held, job.text_field, job.label_field, **how)
     if skipped:
         several = f"{len(skipped):,} rows have" if len(skipped) > 1 else "a row has"
         listed = "; ".join([*skipped[:5], *["..."] * (len(skipped) > 5)])
@@ -128,7 +135,7 @@ def _read(path: str, job: TrainingJob) -> Labelled:
                 f"{several} an empty label ({listed}); give labels, or leave such rows out by --skip-empty"
             )
         say(f"{several} an empty label and {'is' if len(skipped) == 1 else 'are'} left out: {listed}")
-    return data
+    return data, hashlib.sha256(held.content).hexdigest()
 
 
 def _fold_output(job: TrainingJob, fold: int) -> Path:
