@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from io import BufferedReader
@@ -186,7 +186,7 @@ class ServedIndex:
         self._analysing = ThreadPoolExecutor(ANALYSES, "ctx-embed-analyse")
         self._processes = anyio.CapacityLimiter(ANALYSES)
         self._results: dict[Hashable, bytes] = {}
-        self._computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._computing: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def search(self, query: Any, alone: bool, **options: Any) -> list[tuple[bytes, Hits]]:
         """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
@@ -243,27 +243,20 @@ class ServedIndex:
     ) -> Result:
         return await asyncio.get_running_loop().run_in_executor(threads, within(seconds)(work))
 
-    async def fields(self, most: int) -> bytes:
-        """Return the metadata fields as JSON, see :meth:`_computed`."""
-        return await self._once("fields", (most,), lambda: self._computed(_fields, most))
+    async def explored(self, work: Callable[..., bytes], *options: Any) -> bytes:
+        """Return the JSON of :func:`fields_json` or :func:`topics_json`, computed once for each state of the index.
 
-    async def topics(self, count: int | None, seed: int) -> bytes:
-        """Return the topics as JSON, see :meth:`_computed`."""
-        return await self._once("topics", (count, seed), lambda: self._computed(_topics, count, seed))
-
-    async def _computed(self, work: Callable[..., bytes], *options: Any) -> bytes:
-        """Return the result of a long analysis, done in another process, which ends when the request does."""
-        # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
-        await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))
-        arguments = self.path, self._most, *options
-        return await to_process.run_sync(work, *arguments, cancellable=True, limiter=self._processes)
-
-    async def _once(self, kind: str, options: Hashable, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the result of an analysis, which runs once for each state of the index."""
-        key = kind, options, await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
-        async with self._computing[kind]:
+        Another process does it, and ends when the request does.
+        """
+        key = work, options, await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
+        async with self._computing[work]:
             if key not in self._results:
-                self._results[key] = await work()
+                # Start the process in a task of its own: cancelling a task during the start would leave the process.
+                await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))
+                arguments = self.path, self._most, *options
+                self._results[key] = await to_process.run_sync(
+                    work, *arguments, cancellable=True, limiter=self._processes
+                )
                 if len(self._results) > KEPT:
                     del self._results[next(iter(self._results))]
             return self._results[key]
@@ -305,7 +298,7 @@ class ServedIndex:
         self._writable.close()
 
 
-def _fields(path: Path, most_bytes: int, most: int) -> bytes:
+def fields_json(path: Path, most_bytes: int, most: int) -> bytes:
     """Return the metadata fields of an index as JSON."""
     with SearchIndex.open(path) as index:
         fields = index.fields(most)
@@ -318,7 +311,7 @@ def _fields(path: Path, most_bytes: int, most: int) -> bytes:
     )
 
 
-def _topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
+def topics_json(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
     """Return the topics of an index as JSON, without the ids of their documents: those may be millions."""
     with SearchIndex.open(path) as index:
         found = index.topics(count, seed)

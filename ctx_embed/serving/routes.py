@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar, cast, get_type_hints
 from urllib.parse import quote
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, create_model
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response, StreamingResponse
@@ -29,13 +27,13 @@ from ctx_embed.reading.encodings import settled
 from ctx_embed.reading.formats import format_of
 from ctx_embed.reading.opening import suffix_of
 from ctx_embed.serving.gate import PIECE
-from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
+from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex, fields_json, topics_json
 from ctx_embed.serving.service import SHORT_CHARACTERS, model_named, require_length, service_of
 from ctx_embed.serving.settings import Key
-from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list, loads
+from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list
 from ctx_embed.vectors import unit_rows
 
-embedding = APIRouter(prefix="/v1", tags=["embeddings"], default_response_class=Answer)
+embedding = APIRouter(prefix="/v1", tags=["embeddings"], route_class=JsonRoute, default_response_class=Answer)
 of_models = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default_response_class=Answer)
 of_indexes = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
@@ -108,21 +106,9 @@ class ClassifyBody(ForeignBody):
 FEW = 64
 
 
-_SCHEMA = {"application/json": {"schema": EmbeddingsBody.model_json_schema()}}
-
-
-# This route is the busiest, so it reads its bodies without FastAPI.
-@embedding.post(
-    "/embeddings", summary="Embed texts", openapi_extra={"requestBody": {"required": True, "content": _SCHEMA}}
-)
-async def embeddings(request: Request) -> Response:
+@embedding.post("/embeddings", summary="Embed texts")
+async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """Return a unit vector for each text, as OpenAI's API does. Other texts in a request do not change a vector."""
-    try:
-        body = EmbeddingsBody.model_validate(loads(await request.body()))
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body must be JSON ({error})", "invalid_json") from None
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
     service, texts, dimensions = service_of(request), body.input, body.dimensions
     model = model_named("model", body.model, service.embedding)
     service.require_texts(texts, "input")
@@ -140,7 +126,7 @@ async def embeddings(request: Request) -> Response:
         return json_list(data, service.settings.answer_bytes)
 
     data = written() if len(texts) <= FEW else await asyncio.to_thread(written)
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int(tokens.sum()))
     return Answer(b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dumps(body.model), dumps(usage)))
 
 
@@ -172,7 +158,7 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
     else:
         vectors, tokens = await model_named("model", body.model, service.embedding)([body.query, *texts])
         scores = (vectors[1:] @ vectors[0]).tolist()
-        answer["usage"] = {"total_tokens": tokens}
+        answer["usage"] = {"total_tokens": int(tokens.sum())}
     order = sorted(range(len(texts)), key=lambda place: -scores[place])[: body.top_n]
     results = [
         {"index": place, "relevance_score": scores[place]}
@@ -188,9 +174,9 @@ async def classify(request: Request, body: ClassifyBody) -> Answer:
     service = service_of(request)
     classifier = model_named("classifier", body.model, service.classifiers, "--model FOLDER")
     service.require_texts(body.input, "input")
-    labels = classifier.labels
+    labels, (probabilities,) = classifier.labels, await classifier(body.input)
     data = []
-    for place, row in enumerate((await classifier(body.input)).tolist()):
+    for place, row in enumerate(probabilities.tolist()):
         best = max(range(len(labels)), key=row.__getitem__)
         predictions = [{"label": label, "score": score} for label, score in zip(labels, row, strict=True)]
         said = {"prediction": labels[best], "score": row[best], "predictions": predictions}
@@ -362,7 +348,7 @@ async def file(request: Request, served: Served, source: str) -> Response:
 @of_indexes.get("/{name}/fields", summary="List the metadata fields")
 async def fields(served: Served, most: Annotated[int, Query(ge=1, le=MOST_DOCUMENTS)] = 50) -> Answer:
     """Return the fields that documents have, with their types, ranges and `most` frequent values."""
-    return Answer(b'{"fields":%b}' % await served.fields(most))
+    return Answer(b'{"fields":%b}' % await served.explored(fields_json, most))
 
 
 @of_indexes.post("/{name}/search", summary="Search")
@@ -506,7 +492,7 @@ async def delete(served: Served, body: DeleteBody) -> Answer:
 @_of_library(SearchIndex.topics, "Cluster the documents")
 async def topics(served: Served, body: TopicsBody) -> Answer:
     """See :meth:`SearchIndex.topics`."""
-    return Answer(b'{"topics":%b}' % await served.topics(body.count, body.seed))
+    return Answer(b'{"topics":%b}' % await served.explored(topics_json, body.count, body.seed))
 
 
 @of_indexes.post("/{name}/explain", summary="Explain a similarity")

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,7 +29,6 @@ from ctx_embed.serving.wire import ApiError
 BATCH_TEXTS = 4096
 SHORT_CHARACTERS = 16_384
 
-Floats = NDArray[np.float32]
 Served = TypeVar("Served")
 
 
@@ -37,38 +37,32 @@ def names_of(model: str) -> tuple[str, ...]:
     return ("default", DEFAULT_NAME) if model == "default" else (Path(model).absolute().name,)
 
 
-class EmbeddingModel:
-    """A model, from a folder or ``default``, that embeds the texts of all requests in batches."""
+class TextModel:
+    """A model that reads the texts of all requests in batches, see :class:`Batcher`; long requests have a thread apart.
 
-    def __init__(self, name: str, aliases: Sequence[str], seconds: float | None) -> None:
-        self.model = Model.of(name)
-        self.names = tuple(dict.fromkeys((*names_of(name), "default", *aliases)))
-        self._seconds = seconds
-        self._short = Batcher(self._embed, lambda _: BATCH_TEXTS)
-        self._long = Batcher(self._embed, lambda _: 1)
-        self.dimension = self.model.dimension
+    ``read`` returns several arrays, each with a row for each text; so does a call, for the texts of a request.
+    ``work`` names the batches in metrics, and ``seconds`` bounds the time of one.
+    """
 
-    def _embed(self, _: None, requests: list[Sequence[str]]) -> list[tuple[Floats, int]]:
-        """Return the vectors and the number of tokens of each request's texts."""
+    def __init__(self, work: str, read: Callable[[list[str]], tuple[NDArray[Any], ...]], seconds: float) -> None:
+        self._work, self._read, self._seconds = work, read, seconds
+        self._short = Batcher(self._results, lambda _: BATCH_TEXTS)
+        self._long = Batcher(self._results, lambda _: 1)
+
+    def _results(self, _: None, requests: list[Sequence[str]]) -> list[tuple[NDArray[Any], ...]]:
         texts = [text for request in requests for text in request]
         with within(self._seconds):
-            vectors, tokens = self.model.encode_and_count(texts)
-        BATCHES.labels("embed").observe(len(requests))
+            arrays = self._read(texts)
+        BATCHES.labels(self._work).observe(len(requests))
         TEXTS.inc(len(texts))
-        TOKENS.inc(int(tokens.sum()))
         ends = np.cumsum([len(request) for request in requests])[:-1]
-        counts = [int(part.sum()) for part in np.split(tokens, ends)]
-        return list(zip(np.split(vectors, ends), counts, strict=True))
+        return list(zip(*(np.split(array, ends) for array in arrays), strict=True))
 
-    async def __call__(self, texts: Sequence[str]) -> tuple[Floats, int]:
-        """Return the vectors of texts, (texts, dimension), and their total number of tokens."""
+    async def __call__(self, texts: Sequence[str]) -> tuple[NDArray[Any], ...]:
+        """Return what the model reads in the texts of a request."""
         short = sum(map(len, texts)) <= SHORT_CHARACTERS
-        found: tuple[Floats, int] = await (self._short if short else self._long)(None, texts)
+        found: tuple[NDArray[Any], ...] = await (self._short if short else self._long)(None, texts)
         return found
-
-    async def probe(self) -> None:
-        """Embed a new word, in the thread that serves other short requests."""
-        await self([f"ready {time.monotonic_ns()}"])
 
     def close(self) -> None:
         """End the threads."""
@@ -76,27 +70,34 @@ class EmbeddingModel:
         self._long.close()
 
 
-class ServedClassifier:
-    """A classifier, from a folder. Called with texts, it returns the probability of each label, (texts, labels)."""
+class EmbeddingModel(TextModel):
+    """A model, from a folder or ``default``: a call returns vectors (texts, dimension), and tokens (texts,)."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, name: str, aliases: Sequence[str], seconds: float) -> None:
+        self.model = Model.of(name)
+        self.names = tuple(dict.fromkeys((*names_of(name), "default", *aliases)))
+        self.dimension = self.model.dimension
+
+        def read(texts: list[str]) -> tuple[NDArray[Any], ...]:
+            vectors, tokens = self.model.encode_and_count(texts)
+            TOKENS.inc(int(tokens.sum()))
+            return vectors, tokens
+
+        super().__init__("embed", read, seconds)
+
+    async def probe(self) -> None:
+        """Embed a new word, in the thread that serves other short requests."""
+        await self([f"ready {time.monotonic_ns()}"])
+
+
+class ServedClassifier(TextModel):
+    """A classifier, from a folder: a call returns the probability of each label, (texts, labels)."""
+
+    def __init__(self, folder: str, seconds: float) -> None:
         predictor = Predictor.load(folder)
-        self.labels = predictor.head.labels
-
-        def probabilities(_: None, requests: list[Sequence[str]]) -> list[Floats]:
-            texts = [text for request in requests for text in request]
-            BATCHES.labels("classify").observe(len(requests))
-            TEXTS.inc(len(texts))
-            found = predictor.head.probabilities(predictor.logits(texts))
-            return np.split(found, np.cumsum([len(request) for request in requests])[:-1])
-
-        self._batches = Batcher(probabilities, lambda _: BATCH_TEXTS)
-        self.close = self._batches.close
-
-    async def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return the probability of each label, (texts, labels)."""
-        found: Floats = await self._batches(None, texts)
-        return found
+        head = predictor.head
+        super().__init__("classify", lambda texts: (head.probabilities(predictor.logits(texts)),), seconds)
+        self.labels = head.labels
 
 
 class ServedReranker(Reranker):
@@ -136,7 +137,7 @@ class Service:
         self.embedding = dict.fromkeys(self.model.names, self.model)
         if (Path(first) / "classifier.json").is_file():
             others = [first, *others]
-        self.classifiers = _by_name(ServedClassifier, others)
+        self.classifiers = _by_name(partial(ServedClassifier, seconds=settings.timeout), others)
         self.rerankers = _by_name(ServedReranker, settings.reranker)
         # The models of indexes, by fingerprint: indexes of the same model share it.
         shared = {self.model.model.fingerprint: self.model.model}
