@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import sys
+import zipfile
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
+from xml.sax.saxutils import escape
 
 import click
 
 from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import encoding_option, label_option, output_option, text_options
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.reading.decoding import parsed
 from ctx_embed.reading.formats import PARQUET
+from ctx_embed.reading.office import elements, references, value_of
 from ctx_embed.reading.opening import opened, source_name, suffix_of, unpacked
 from ctx_embed.reading.rows import Fields, documents_in, titled
 from ctx_embed.reading.tables import USUAL, Cells, Table, open_parquet, open_rows
@@ -35,6 +40,14 @@ if TYPE_CHECKING:
 AT_ONCE = 8192
 # Maximum rows of a sheet and characters of a cell in Excel.
 MOST_ROWS, MOST_CHARACTERS = 1 << 20, 32_767
+# Parts of a workbook's XML: rows and cells with their places, and the range of a sheet.
+_ELEMENT = r"<(?P<prefix>(?:\w+:)?)%s\b(?P<attributes>[^>]*?)(?:/>|>(?P<content>.*?)</(?P=prefix)%s>)"
+ROW, CELL = (re.compile((_ELEMENT % (name, name)).encode(), re.DOTALL) for name in ("row", "c"))
+PLACE = re.compile(rb"""\br=["'](?P<column>[A-Z]*)(?P<row>\d+)["']""")
+DIMENSION = re.compile(rb"<(?:\w+:)?dimension\b[^>]*>")
+# Workbooks that end in .xlsx have no macros.
+MACROS = "vbaProject.bin"
+MACROS_OF_TYPE = b"vnd.ms-excel.sheet.macroEnabled", b"vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
 class Row(NamedTuple):
@@ -140,55 +153,104 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
 def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     """Write the workbook of the input as it is, or a new one, with the classifier's columns at the end of sheets."""
-    import io
-
     import openpyxl
 
     found = list(rows)
+    names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
     own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
-    if suffix_of(table.name) in (".xlsx", ".xlsm"):
-        with opened(table.name) as stream:
-            book = openpyxl.load_workbook(io.BytesIO(unpacked(stream).read()))
-        titles, places = list(table.starts), [table.in_sheet(row.number) for row in found]
-    else:
-        book = openpyxl.Workbook()
-        # The rows of other tables are numbered anew, below the header.
-        titles, places = [book.active.title], [(number, book.active.title) for number, _ in enumerate(found, 2)]
-        names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
-        _fill(book.active, 1, 1, names)
-        for (number, _), row in zip(places, found, strict=True):
-            _fill(book.active, number, 1, [row.given.get(name) for name in names])
-    ends = {}
-    for name in titles:
-        sheet = book[name] if name else book.worksheets[0]
-        filled = [cell for line in sheet.iter_rows() for cell in line if cell.value is not None]
-        ends[name] = sheet, max(cell.column for cell in filled) + 1, min(cell.row for cell in filled)
     # A column has one name in all sheets.
-    free = _free(own, {str(cell.value) for sheet, _, header in ends.values() for cell in sheet[header]})
-    for sheet, after, header in ends.values():
-        _fill(sheet, header, after, free.values())
-    for (number, name), row in zip(places, found, strict=True):
+    header, lines = list(_free(own, names).values()), list[list[Any]]()
+    for row in found:
         label, probability, *why = row.cells(digits="")
-        one = probability and "," not in probability
-        sheet, after, _ = ends[name]
-        _fill(sheet, number, after, [label, float(probability) if one else probability, *why])
+        lines.append([label, float(probability) if probability and "," not in probability else probability, *why])
+    if suffix_of(table.name) in (".xlsx", ".xlsm"):
+        added: dict[str, dict[int, list[Any]]] = {sheet: {0: header} for sheet in table.starts}
+        for row, cells in zip(found, lines, strict=True):
+            number, sheet = table.in_sheet(row.number)
+            added[sheet][number] = cells
+        with opened(table.name) as stream, zipfile.ZipFile(io.BytesIO(unpacked(stream).read())) as given:
+            _extend(given, added, file.buffer)
+            table.notes += ["left out the macros"] * any(name.endswith(MACROS) for name in given.namelist())
+        return
+    book = openpyxl.Workbook()
+    # The rows of other tables are numbered anew, below the header.
+    whole = [
+        [*names, *header],
+        *([*map(row.given.get, names), *cells] for row, cells in zip(found, lines, strict=True)),
+    ]
+    for number, values in enumerate(whole, 1):
+        for column, value in enumerate(values, 1):
+            cell = book.active.cell(number, column, _shown(number, value))
+            # No text becomes a formula.
+            cell.data_type = "s" if isinstance(cell.value, str) else cell.data_type
     book.save(file.buffer)
 
 
-def _fill(sheet: Any, row: int, column: int, values: Iterable[Any]) -> None:
-    """Write cells of a sheet: numbers, and texts as they are, none of which becomes a formula."""
+def _shown(row: int, value: Any) -> str | float | None:
+    """Return a value as a sheet can hold it."""
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
     if row > MOST_ROWS:
         raise InputError(f"a sheet has at most {MOST_ROWS:,} rows; write .csv or .parquet")
-    for place, value in enumerate(values, column):
-        text = value if isinstance(value, str | int | float | None) else json_of(value)
-        if isinstance(text, str):
-            text = re.sub("[\ud800-\udfff\ufffe\uffff]", "\ufffd", ILLEGAL_CHARACTERS_RE.sub("\ufffd", text))
-            if len(text) > MOST_CHARACTERS:
-                raise InputError(f"row {row}: a cell of a sheet has at most {MOST_CHARACTERS:,} characters; write .csv")
-        cell = sheet.cell(row, place, text)
-        cell.data_type = "s" if isinstance(text, str) else cell.data_type
+    text: str | float | None = value if isinstance(value, str | int | float | None) else json_of(value)
+    if isinstance(text, str):
+        text = re.sub("[\ud800-\udfff\ufffe\uffff]", "\ufffd", ILLEGAL_CHARACTERS_RE.sub("\ufffd", text))
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"row {row}: a cell of a sheet has at most {MOST_CHARACTERS:,} characters; write .csv")
+    return text
+
+
+def _extend(book: zipfile.ZipFile, added: Mapping[str, Mapping[int, Sequence[Any]]], file: IO[bytes]) -> None:
+    """Copy a workbook with cells at the end of rows of its sheets. All else stays, byte by byte, but for macros."""
+    (main,) = (part for kind, _, part in references(book, "") if kind == "officeDocument")
+    parts = {identifier: part for _, identifier, part in references(book, main)}
+    sheets = {value_of(each, "name"): parts[value_of(each, "id")] for each in elements(parsed(book, main), {"sheet"})}
+    cells = {sheets[name] if name else next(iter(sheets.values())): rows for name, rows in added.items()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in book.namelist():
+            content = book.read(name)
+            if name in cells:
+                content = _with_cells(content, cells[name])
+            elif name == "[Content_Types].xml" or name.endswith(".rels"):
+                content = re.sub(rb"<(?:Relationship|Override)\b[^>]*vbaProject[^>]*>", b"", content)
+                content = content.replace(*MACROS_OF_TYPE)
+            if not name.endswith(MACROS):
+                new.writestr(name, content)
+
+
+def _with_cells(sheet: bytes, added: Mapping[int, Sequence[Any]]) -> bytes:
+    """Return a sheet with cells behind the last column that is filled; row 0 stands for the first filled one."""
+    from openpyxl.utils import column_index_from_string, get_column_letter
+
+    lines: dict[int, tuple[re.Match[bytes], dict[int, re.Match[bytes]]]] = {}
+    number = 0
+    for row in ROW.finditer(sheet):
+        stated, column = PLACE.search(row["attributes"]), 0
+        number = int(stated["row"]) if stated else number + 1
+        lines[number] = row, {}
+        for cell in CELL.finditer(row["content"] or b""):
+            stated = PLACE.search(cell["attributes"])
+            column = column_index_from_string(stated["column"].decode()) if stated else column + 1
+            lines[number][1][column] = cell
+    filled = [(row, column) for row, (_, cells) in lines.items() for column, cell in cells.items() if cell["content"]]
+    header, after = min(filled)[0], max(column for _, column in filled) + 1
+    parts, at = [], 0
+    for number, values in sorted((number or header, values) for number, values in added.items()):
+        row, cells = lines[number]
+        written = {column: cell[0] for column, cell in cells.items()}
+        for column, value in enumerate(values, after):
+            text = _shown(number, value)
+            shown = f"<{{0}}v>{text}</{{0}}v>"
+            if isinstance(text, str):
+                shown = f'<{{0}}is><{{0}}t xml:space="preserve">{escape(text)}</{{0}}t></{{0}}is>'
+            kind = ' t="inlineStr"' * isinstance(text, str)
+            place = f"{get_column_letter(column)}{number}"
+            xml = f'<{{0}}c r="{place}"{kind}>{shown}</{{0}}c>'
+            written[column] = xml.replace("{0}", row["prefix"].decode()).encode()
+        parts += [sheet[at : row.start("content")], *(written[column] for column in sorted(written))]
+        at = row.end("content")
+    # The range of the sheet, which may be missing, has grown.
+    return DIMENSION.sub(b"", b"".join([*parts, sheet[at:]]), count=1)
 
 
 WRITERS: dict[str, Callable[[TextIO, Iterator[Row], Table], None]] = {

@@ -47,7 +47,7 @@ def _name(element: Element) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _value(element: Element | None, name: str = "val") -> str:
+def value_of(element: Element | None, name: str = "val") -> str:
     """Return the value of an attribute, named without its namespace; empty if there is none."""
     found = () if element is None else element.items()
     return next((value for key, value in found if key.rpartition("}")[2] == name), "")
@@ -57,7 +57,8 @@ def _child(element: Element | None, name: str) -> Element | None:
     return None if element is None else next((child for child in element if _name(child) == name), None)
 
 
-def _named(element: Element, names: Iterable[str]) -> list[Element]:
+def elements(element: Element, names: Iterable[str]) -> list[Element]:
+    """Return all elements of these names, in order."""
     return [found for found in element.iter() if _name(found) in names]
 
 
@@ -152,7 +153,7 @@ def _title(stated: Element | None, blocks: Iterable[str]) -> str | None:
 # Files of Microsoft Office
 
 
-def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
+def references(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
     """Return the kind, id and name of each file of the archive to which a part refers."""
     folder, name = posixpath.split(part)
     references = posixpath.join(folder, "_rels", f"{name}.rels")
@@ -161,22 +162,22 @@ def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
         return []
     found = []
     for each in parsed(archive, references):
-        target = posixpath.normpath(unquote(posixpath.join("/", folder, _value(each, "Target")))).lstrip("/")
+        target = posixpath.normpath(unquote(posixpath.join("/", folder, value_of(each, "Target")))).lstrip("/")
         if target in members:
-            found.append((_value(each, "Type").rpartition("/")[2], _value(each, "Id"), target))
+            found.append((value_of(each, "Type").rpartition("/")[2], value_of(each, "Id"), target))
     return found
 
 
 def _unread(archive: zipfile.ZipFile, part: str, seen: set[str]) -> list[tuple[str, str]]:
     """Return the kind and name of each file to which a part refers and that is not in ``seen``, and add it there."""
-    found = {target: kind for kind, _, target in _related(archive, part) if target not in seen}
+    found = {target: kind for kind, _, target in references(archive, part) if target not in seen}
     seen.update(found)
     return [(kind, target) for target, kind in found.items()]
 
 
 def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | None]:
     """Return the name of the main part and the title that the file states."""
-    related = {kind: target for kind, _, target in _related(archive, "")}
+    related = {kind: target for kind, _, target in references(archive, "")}
     if "officeDocument" not in related:
         raise UnreadableFileError(f"not {format_name} (it names no main part)")
     core = related.get("core-properties")
@@ -187,7 +188,7 @@ def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str]], walk: _Walk
     """Return the words of charts and diagrams: titles, names of series and categories, labels."""
     found = []
     for root in (parsed(archive, target) for kind, target in related if kind in _DRAWN):
-        named = [value for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})]
+        named = [value for cache in elements(root, {"strCache", "lvl"}) for value in elements(cache, {"v", "pt"})]
         words = dict.fromkeys(value.text for value in named if value.text and value.text.strip())
         found += [*walk.blocks(root), ", ".join(words)]
     return list(filter(None, found))
@@ -199,7 +200,7 @@ def docx(path: str) -> Iterator[Extracted]:
         main, title = _main(archive, "Word")
         related = _unread(archive, main, set())
         # Each file of another format is read once, whatever refers to it.
-        chunks = {target: identifier for kind, identifier, target in _related(archive, main) if kind == "aFChunk"}
+        chunks = {target: identifier for kind, identifier, target in references(archive, main) if kind == "aFChunk"}
         chunks = {identifier: target for target, identifier in chunks.items()}
         parts: dict[str, list[Element]] = {}
         for kind, target in related:
@@ -209,29 +210,29 @@ def docx(path: str) -> Iterator[Extracted]:
         marks, styles = {}, {}
         for style in parts["styles"][0] if "styles" in parts else ():
             if _name(style) == "style":
-                name = _value(_child(style, "name")).lower()
+                name = value_of(_child(style, "name")).lower()
                 mark = _heading("1" if name == "title" else name.removeprefix("heading "))
-                base = _value(_child(style, "basedOn"))
-                styles[_value(style, "styleId")] = (mark or _mark(_child(style, "pPr")), base)
+                base = value_of(_child(style, "basedOn"))
+                styles[value_of(style, "styleId")] = (mark or _mark(_child(style, "pPr")), base)
         for identifier, (mark, base) in styles.items():
             steps = 19
             while not mark and base in styles and (steps := steps - 1):
                 mark, base = styles[base]
             marks[identifier] = mark
         notes_of = [(kind, root) for kind in ("footnotes", "endnotes", "comments") for root in parts.get(kind, [])]
-        waiting = {(kind, _value(note, "id")): note for kind, root in notes_of for note in root}
+        waiting = {(kind, value_of(note, "id")): note for kind, root in notes_of for note in root}
 
         def mark_of(paragraph: Element) -> str:
             properties = _child(paragraph, "pPr")
-            return _mark(properties) or marks.get(_value(_child(properties, "pStyle")), "")
+            return _mark(properties) or marks.get(value_of(_child(properties, "pStyle")), "")
 
         def parts_of(reference: Element) -> list[str]:
             if _name(reference) == "altChunk":
-                chunk = chunks.pop(_value(reference, "id"), None)
+                chunk = chunks.pop(value_of(reference, "id"), None)
                 return [] if chunk is None else [found.text for found in inside(path, chunk, member(archive, chunk))]
             kind, mark = _REFERENCES[_name(reference)]
             # Each note is read once, whatever refers to it.
-            note = waiting.pop((kind, _value(reference, "id")), None)
+            note = waiting.pop((kind, value_of(reference, "id")), None)
             return [] if note is None else _marked(mark, walk.blocks(note))
 
         walk = _Walk(mark_of, parts_of)
@@ -246,7 +247,7 @@ def docx(path: str) -> Iterator[Extracted]:
 
 def _mark(properties: Element | None) -> str:
     """Return the mark that a paragraph's or style's own properties give it."""
-    level = _value(_child(properties, "outlineLvl"))
+    level = value_of(_child(properties, "outlineLvl"))
     if level.isdecimal() and len(level) < 9 and int(level) < 9:
         return _heading(str(int(level) + 1))
     return "- " if _child(properties, "numPr") is not None else ""
@@ -256,10 +257,10 @@ def pptx(path: str) -> Iterator[Extracted]:
     """Yield the slides of a presentation: titles, texts, groups, tables, charts, diagrams, notes and comments."""
     with opened_archive(path, "PowerPoint") as archive:
         main, title = _main(archive, "PowerPoint")
-        targets = {identifier: target for kind, identifier, target in _related(archive, main) if kind == "slide"}
+        targets = {identifier: target for kind, identifier, target in references(archive, main) if kind == "slide"}
         order = [
             next((value for key, value in each.items() if key.endswith("}id")), "")
-            for each in _named(parsed(archive, main), {"sldId"})
+            for each in elements(parsed(archive, main), {"sldId"})
         ]
         slides = []
         seen: set[str] = set()
@@ -280,7 +281,7 @@ def pptx(path: str) -> Iterator[Extracted]:
                     blocks += walk.blocks(notes)
                 elif kind == "comments":
                     for comment in parsed(archive, target):
-                        said = walk.blocks(comment) or [found.text or "" for found in _named(comment, {"text"})]
+                        said = walk.blocks(comment) or [found.text or "" for found in elements(comment, {"text"})]
                         blocks += _marked("Comment", said)
             slides.append("\n\n".join(blocks))
     yield Extracted("\f".join(slides), "markdown", _title(title, slides), pages=True)
@@ -289,7 +290,8 @@ def pptx(path: str) -> Iterator[Extracted]:
 def _titles(root: Element) -> list[Element]:
     """Return the titles of a slide, after removing the text of the slide number."""
     kinds = [
-        (shape, next((_value(found, "type") for found in _named(shape, {"ph"})), "")) for shape in _named(root, {"sp"})
+        (shape, next((value_of(found, "type") for found in elements(shape, {"ph"})), ""))
+        for shape in elements(root, {"sp"})
     ]
     for shape, kind in kinds:
         if kind == "sldNum":
@@ -305,18 +307,18 @@ def odt(path: str) -> Iterator[Extracted]:
     with opened_archive(path, "OpenDocument") as archive:
         members = archive.namelist()
         content = parsed(archive, "content.xml")
-        bodies = [text for body in _named(content, {"body"}) for text in body if _name(text) == "text"]
-        titles = _named(parsed(archive, "meta.xml"), {"title"}) if "meta.xml" in members else []
+        bodies = [text for body in elements(content, {"body"}) for text in body if _name(text) == "text"]
+        titles = elements(parsed(archive, "meta.xml"), {"title"}) if "meta.xml" in members else []
         styles = parsed(archive, "styles.xml") if "styles.xml" in members else Element("styles")
     if not bodies:
         raise UnreadableFileError("not an OpenDocument text")
     walk = _Walk(
-        lambda paragraph: _heading(_value(paragraph, "outline-level") or "1") if _name(paragraph) == "h" else "",
+        lambda paragraph: _heading(value_of(paragraph, "outline-level") or "1") if _name(paragraph) == "h" else "",
         everywhere=True,
     )
     body = walk.blocks(bodies[0])
     header, footer = (
-        list(dict.fromkeys(block for part in _named(styles, names) for block in walk.blocks(part)))
+        list(dict.fromkeys(block for part in elements(styles, names) for block in walk.blocks(part)))
         for names in _ODT_MARGINS
     )
     title = _title(titles[0] if titles else None, body)
@@ -329,15 +331,15 @@ def odt(path: str) -> Iterator[Extracted]:
 def epub(path: str) -> Iterator[Extracted]:
     """Yield the chapters of an EPUB book, in reading order, as one Markdown text."""
     with opened_archive(path, "EPUB") as book:
-        root = next((_value(found, "full-path") for found in _named(parsed(book, _CONTAINER), {"rootfile"})), "")
+        root = next((value_of(found, "full-path") for found in elements(parsed(book, _CONTAINER), {"rootfile"})), "")
         if not root:
             raise UnreadableFileError("not EPUB (no root file)")
         package = parsed(book, root)
         manifest, spine, metadata = (_child(package, name) for name in ("manifest", "spine", "metadata"))
         if manifest is None or spine is None:
             raise UnreadableFileError("not EPUB (no list of chapters)")
-        places = {_value(item, "id"): _value(item, "href") for item in manifest}
-        chapters = [places.get(_value(item, "idref"), "") for item in spine]
+        places = {value_of(item, "id"): value_of(item, "href") for item in manifest}
+        chapters = [places.get(value_of(item, "idref"), "") for item in spine]
         named = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
         there = [name for name in dict.fromkeys(map(posixpath.normpath, named)) if name in book.NameToInfo]
         texts = [scanned(decode(member(book, name))).markdown() for name in there]

@@ -616,13 +616,14 @@ def _sheet_rows(table: Table, source: str | Path, stream: io.BufferedReader) -> 
             for sheet, group in groupby(worker.ask(str(path)), key=itemgetter(0)):
                 of_sheet = iter(group)
                 _, start, _, header = next(of_sheet)
-                table.names = names = _named(["" if cell is None else str(cell) for cell in header])
+                names = _named(["" if cell is None else str(cell) for cell in header])
                 if wrong := _header_error(names, table.needed):
                     if not isinstance(wrong, FieldError):
                         yield 0, wrong
                         return
                     lacking[sheet] = names
                     continue
+                table.names = list(dict.fromkeys([*table.names, *names]))
                 table.starts[sheet] = start
                 of_row = {"sheet": sheet} if sheet and "sheet" not in names else {}
                 for _, _, number, cells in of_sheet:

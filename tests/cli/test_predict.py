@@ -1,9 +1,12 @@
 import csv
 import json
+import re
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 
 import openpyxl
+import openpyxl.chart
 import pandas
 import pyarrow
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import TextClassifier
-from ctx_embed.cli.predict import Row
+from ctx_embed.cli.predict import MACROS, MACROS_OF_TYPE, Row
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.reading.rows import read_documents
 from ctx_embed.reading.tables import ReadingWarning
@@ -208,6 +211,54 @@ def test_a_workbook_comes_back_cell_by_cell(model, given):
     assert [cell.value for cell in found.active["E"]] == [None, "predicted_label", "pos", None, "neg"]
     assert [cell.value for cell in found["more"]["B"]] == ["predicted_label", "neg"]
     assert found["other"].max_column == 1
+
+
+# Formulas with stored values: a text, a date, a truth value, an error and a number.
+FORMULAS = (
+    '<c r="B2" t="str"><f>"1"&amp;"0"</f><v>10</v></c><c r="C2" s="1"><f>TODAY()</f><v>43832</v></c>'
+    '<c r="D2" t="b"><f>1=1</f><v>1</v></c>',
+    '<c r="B3" t="e"><f>1/0</f><v>#DIV/0!</v></c><c r="C3"><f t="shared" ref="C3" si="0">B3+1</f><v>2.5</v></c>',
+)
+
+
+@pytest.mark.parametrize(("suffix", "prefix"), [("xlsx", ""), ("xlsx", "x:"), ("xlsm", "")])
+def test_a_workbook_keeps_its_charts_and_the_values_of_formulas(model, suffix, prefix):
+    book = openpyxl.Workbook()
+    for row in (["text", "a", "b", "c"], ["a glad film"], ["so sad"]):
+        book.active.append(row)
+    # Empty cells with a style, of which the classifier's columns take some.
+    for place in ("E2", "H2"):
+        book.active[place].number_format = "yyyy-mm-dd"
+    book.active.add_chart(openpyxl.chart.BarChart())
+    book.save("plain.xlsx")
+    of_workbook, macros = MACROS_OF_TYPE[::-1] if suffix == "xlsm" else (b"", b"")
+    with zipfile.ZipFile("plain.xlsx") as plain, zipfile.ZipFile(f"in.{suffix}", "w") as given:
+        for name in plain.namelist():
+            content = plain.read(name).replace(of_workbook, macros).decode()
+            if name == "xl/worksheets/sheet1.xml":
+                for row, cells in enumerate(FORMULAS, 2):
+                    content = re.sub(rf'(<c r="A{row}".*?</c>)', rf"\1{cells}", content)
+                content = re.sub("<(/?)(?=[a-z])", rf"<\1{prefix}", content)
+                content = content.replace("xmlns=", f"xmlns:{prefix[0]}=" if prefix else "xmlns=")
+            given.writestr(name, content)
+        if suffix == "xlsm":
+            given.writestr(f"xl/{MACROS}", b"macros")
+    lost = pytest.warns(ReadingWarning, match="left out the macros") if suffix == "xlsm" else nullcontext()
+    with lost:
+        succeeds(model, f"in.{suffix}", "-o", "out.xlsx")
+    for computed in (True, False):
+        old, new = (openpyxl.load_workbook(name, data_only=computed).active for name in (f"in.{suffix}", "out.xlsx"))
+        assert new["B2"].value == ("10" if computed else '="1"&"0"')
+        assert [cell.value for cell in new["E"]] == ["label", "pos", "neg"]
+        for row in old["A1:D3"]:
+            for cell in row:
+                same = new[cell.coordinate]
+                assert (same.value, same.number_format) == (cell.value, cell.number_format)
+        assert (new.dimensions, new["H2"].number_format) == ("A1:H3", "yyyy-mm-dd")
+    with zipfile.ZipFile(f"in.{suffix}") as given, zipfile.ZipFile("out.xlsx") as written:
+        same = [name for name in written.namelist() if given.read(name) == written.read(name)]
+        changed = {"xl/worksheets/sheet1.xml", *([f"xl/{MACROS}", "[Content_Types].xml"] if suffix == "xlsm" else [])}
+        assert {*given.namelist()} - {*same} == changed
 
 
 def test_a_workbook_needs_its_library_and_holds_what_excel_holds(model, monkeypatch):
