@@ -115,15 +115,21 @@ def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     file.write("\n]\n")
 
 
+def _columns(rows: Iterator[Row], table: Table) -> tuple[list[Row], list[str], list[str]]:
+    """Return the rows, the names of their fields, and the names of the classifier's columns, alike in all sheets."""
+    found = list(rows)
+    names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
+    own = ["label", "probability", *["explanation"] * ("explanations" in found[0].found)]
+    return found, names, list(_free(own, names).values())
+
+
 def _write_table(file: TextIO, rows: Iterator[Row], table: Table, kind: str) -> None:
     """Write the columns of the input, cell by cell and in its form if it has this kind, and those of the classifier."""
-    found = list(rows)
-    names = [*table.names, *dict.fromkeys(name for row in found for name in row.given if name not in table.names)]
-    own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
+    found, names, own = _columns(rows, table)
     form = (table.delimiter, table.quoted) if isinstance(table, Cells) and table.kind == kind else (USUAL[kind], True)
     write = cells_writer(file, *form)
     header = table.header if isinstance(table, Cells) and table.header else names
-    write([*header, *_free(own, names).values()])
+    write([*header, *own])
     for row in found:
         values = [row.given.get(name, "") for name in names]
         cells = [value if isinstance(value, str) else json_of(value) for value in values]
@@ -155,11 +161,8 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     """Write the workbook of the input as it is, or a new one, with the classifier's columns at the end of sheets."""
     import openpyxl
 
-    found = list(rows)
-    names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
-    own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
-    # A column has one name in all sheets.
-    header, lines = list(_free(own, names).values()), list[list[Any]]()
+    found, names, header = _columns(rows, table)
+    lines = list[list[Any]]()
     for row in found:
         label, probability, *why = row.cells(digits="")
         lines.append([label, float(probability) if probability and "," not in probability else probability, *why])
@@ -349,9 +352,12 @@ def predict(
     if not fields.text and source != "-":
         # The columns that the classifier has learned from, if the first row has them.
         with suppress(OSError, ValueError, LookupError, StopIteration):
-            learned = replace(fields, text=json.loads((Path(model) / RECORD).read_bytes())["fields"]["text"])
+            columns = json.loads((Path(model) / RECORD).read_bytes())["fields"]
+            learned = replace(fields, text=columns["text"])
             with open_rows(source, needed=learned.needed, typed=False, encoding=encoding) as table:
-                next(documents_in(table, learned))
+                number, raw, _ = next(documents_in(table, learned))
+                if evaluate and not label_field and columns["label"] in (table.fields(number, raw) or ()):
+                    label_field = columns["label"]
             fields = learned
     if evaluate:
         data = Labelled.read(source, fields, label_field, several=head.multi_label, encoding=encoding)
@@ -422,6 +428,5 @@ def predicted_rows(
                     for each in (predictor.explain(text) if text.strip() else ())
                 ]
             # No file holds halves of emoji.
-            cells = {key: well_formed(cell) if isinstance(cell, str) else cell for key, cell in fields.items()}
-            whole = {well_formed(key): cell for key, cell in cells.items()}
+            whole = {well_formed(key): well_formed(c) if isinstance(c, str) else c for key, c in fields.items()}
             yield Row(number, whole, text, said if text.strip() else dict.fromkeys(said))

@@ -97,6 +97,7 @@ def test_titles_are_part_of_texts_and_predictions_read_the_same_columns(here, op
     assert [line.split("\t")[0] for line in predict("model", name).splitlines()] == [label for _, label, _ in rows]
     assert predict("model", name).count("a book") == (40 if "review" in options else 0)
     assert predict("model", name, "--field", "review").count("a book") == 40
+    assert json.loads(predict("model", name, "--evaluate", "--json"))["texts"] == 40
     # Other inputs are read as ever.
     other = file("other.jsonl", *(json.dumps({"text": text}) for _, _, text in rows))
     assert predict("model", other) == predict("model", alone)
