@@ -134,7 +134,10 @@ def _passages(
         source, address = fields.get("source"), fields.get("url")
         if not isinstance(address, str):
             if not isinstance(source, str):
-                raise InputError("a document has neither of the fields 'source' and 'url', so hits cannot lead to it")
+                raise InputError(
+                    "a document has neither of the fields 'source' and 'url', so hits cannot lead to it; index a "
+                    "folder of HTML, or give each document a url"
+                )
             address = quote(source)
         location = index.source(some[0].document.id)
         path = None if location is None else location.path
