@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING
-from functools import wraps
+from functools import reduce, wraps
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
@@ -82,6 +82,11 @@ def options_of(
     return add
 
 
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds several options, in this order."""
+    return lambda command: reduce(lambda added, option: option(added), reversed(options), command)
+
+
 data_option = click.option(
     "--data",
     envvar="CTX_EMBED_DATA",
@@ -93,6 +98,8 @@ field_option = click.option(
     "--field", "text_field", multiple=True, metavar="NAME", help="Field of the text; may be repeated.  [default: text]"
 )
 label_option = click.option("--label-field", metavar="NAME", help="The field that holds the label.  [default: label]")
+# The columns of a table of labelled texts.
+field_options = together(field_option, label_option)
 encoding_option = click.option(
     "--encoding", metavar="NAME", help="The encoding of the text, e.g. cp1252.  [default: UTF-8, or detected]"
 )
@@ -132,12 +139,7 @@ def output_option(meaning: str, *, metavar: str = "OUT", required: bool = False)
     output = click.option(
         "-o", "--output", required=required, metavar=metavar, type=OUTPUT, callback=new_output, help=meaning
     )
-    return lambda command: output(overwrite_option(metavar)(command))
-
-
-def field_options(command: Command) -> Command:
-    """Add ``--field`` and ``--label-field``: the columns of a table of labelled texts."""
-    return field_option(label_option(command))
+    return together(output, overwrite_option(metavar))
 
 
 def text_options(command: Command) -> Command:
@@ -197,10 +199,11 @@ def named_values(
     return named
 
 
-def encoder_options(command: Command) -> Command:
-    """Add ``--encoder`` and ``--option``, hidden: docs/encoders.md has them."""
-    option = click.option("--option", "encoder_options", multiple=True, callback=named_values, hidden=True)
-    return click.option("--encoder", default="contextualizer", hidden=True)(option(command))
+# Hidden: docs/encoders.md has them.
+encoder_options = together(
+    click.option("--encoder", default="contextualizer", hidden=True),
+    click.option("--option", "encoder_options", multiple=True, callback=named_values, hidden=True),
+)
 
 
 def chosen_options(encoder: str, encoder_options: dict[str, Any]) -> dict[str, Any]:

@@ -198,11 +198,7 @@ class EmbeddingCache:
             return self.encoder.encode(texts)
         path = None
         if self.folder is not None:
-            digest = hashlib.sha256()
-            for text in texts:
-                data = text.encode("utf-8", "surrogatepass")
-                digest.update(f"{len(data)} ".encode() + data)
-            path = self.folder / f"{digest.hexdigest()[:32]}.npz"
+            path = self.folder / f"{identity(texts)[:32]}.npz"
             with suppress(OSError, ValueError, LookupError, EOFError, BadZipFile), path.open("rb") as file:
                 return np.load(file)["embeddings"]
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]

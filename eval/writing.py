@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,28 +50,22 @@ def as_latex(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _scores_of(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each score, measured or published, unrounded."""
+def as_csv(report: dict[str, Any]) -> str:
+    """Return a table of all scores, measured and published, unrounded, with intervals, differences and costs."""
     costs = {entry["name"]: entry["cost"] or {} for entry in report["encoders"]}
-    metrics = {task["name"]: task["metric"] for task in report["tasks"]}
+    tasks = {task["name"]: task for task in report["tasks"]}
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(CsvOutput(file), COLUMNS, restval="", extrasaction="ignore", lineterminator=CSV_END)
+    writer.writeheader()
     for result in report["results"]:
         low, high = result["interval"]
-        row = {"encoder": result["encoder"], "source": "measured", "task": result["task"], "score": result["mean"]}
-        row |= {"metric": metrics[result["task"]], "low": low, "high": high, "std": result.get("std")}
-        row |= {name: result.get("versus", {}).get(key) for name, key in (("difference", "value"), ("p", "p"))}
-        yield row | {name: costs[result["encoder"]].get(name) for name in COSTS}
-    for task in report["tasks"]:
+        own = {"source": "measured", "metric": tasks[result["task"]]["metric"], "score": result["mean"]}
+        versus = {"difference": result["versus"]["value"], "p": result["versus"]["p"]} if "versus" in result else {}
+        writer.writerow({**result, **own, **costs[result["encoder"]], **versus, "low": low, "high": high})
+    for name, task in tasks.items():
         for encoder, score in task["published"].items():
-            row = {"encoder": encoder, "source": "published", "task": task["name"], "score": score}
-            yield row | {"metric": task["metric"]}
-
-
-def as_csv(report: dict[str, Any]) -> str:
-    """Return a table of all scores, measured and published, with intervals, differences and costs."""
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(CsvOutput(file), COLUMNS, lineterminator=CSV_END)
-    writer.writeheader()
-    writer.writerows(_scores_of(report))
+            own = {"encoder": encoder, "source": "published", "metric": task["metric"], "score": score}
+            writer.writerow({"task": name, **own})
     return file.getvalue()
 
 

@@ -13,7 +13,7 @@ import click
 
 from ctx_embed.cli.index import opened
 from ctx_embed.cli.main import command, counted, one_line
-from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
+from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new, together
 from ctx_embed.errors import InputError, examples
 
 # Maximum characters to show of a passage or a value.
@@ -26,8 +26,8 @@ def _where_option(does: str) -> Callable[[Command], Command]:
 
 def _documents(does: str) -> Callable[[Command], Command]:
     """Return a decorator that adds an index, and which of its documents a command takes."""
-    ids, where = click.argument("ids", metavar="[ID]...", nargs=-1), _where_option(does)
-    return lambda command: click.argument("path", metavar="INDEX")(ids(where(command)))
+    path, ids = click.argument("path", metavar="INDEX"), click.argument("ids", metavar="[ID]...", nargs=-1)
+    return together(path, ids, _where_option(does))
 
 
 def _require_chosen(ids: tuple[str, ...], where: str | None) -> None:

@@ -13,7 +13,7 @@ import click
 
 from ctx_embed.cli.index.documents import SHOWN_CHARACTERS
 from ctx_embed.cli.main import command, one_line
-from ctx_embed.cli.options import Command, backend_option, options_of
+from ctx_embed.cli.options import backend_option, options_of, together
 from ctx_embed.cli.terminal import styled
 from ctx_embed.errors import InputError
 from ctx_embed.index.query import Options
@@ -38,28 +38,17 @@ _SOURCE_FIELDS = ("source", "line", "page", "modified")
 _OPENING, _CLOSING = "\x02", "\x03"
 
 
-def _printing_options(command: Command) -> Command:
-    """Add options for opening the index and for printing hits."""
-    for option in reversed(
-        (
-            click.option(
-                "--model",
-                metavar="NAME|PATH",
-                help="Where the index's model is now.  [default: where it was at the build]",
-            ),
-            backend_option,
-            click.option(
-                "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
-            ),
-            click.option(
-                "--json", "as_json", is_flag=True, help="Print an array of hits as JSON, or one for each query."
-            ),
-            click.option("--jsonl", "as_jsonl", is_flag=True, help="Print each hit as a line of JSON."),
-            click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
-        )
-    ):
-        command = option(command)
-    return command
+# How to open the index, and how to print hits.
+_printing_options = together(
+    click.option(
+        "--model", metavar="NAME|PATH", help="Where the index's model is now.  [default: where it was at the build]"
+    ),
+    backend_option,
+    click.option("--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."),
+    click.option("--json", "as_json", is_flag=True, help="Print an array of hits as JSON, or one for each query."),
+    click.option("--jsonl", "as_jsonl", is_flag=True, help="Print each hit as a line of JSON."),
+    click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
+)
 
 
 @command()

@@ -156,14 +156,9 @@ class Protocol:
 
     def score(self, features: Features, y: Sequence[str], seed: int, parts: Parts | None = None) -> ProbeScore:
         """Return the accuracy of the probe on the test part or, if there are no ``parts``, over folds of all rows."""
-        check_classes(y, self.folds if parts is None else 1)
-        names, classes = np.unique(np.asarray(y), return_inverse=True)
         fold_seed = seed if self.fold_seed is None else self.fold_seed
+        names, classes, splits = splits_of(y, parts, self.folds, fold_seed)
         dev = None if parts is None else parts.get("dev")
-        if parts is None:
-            splits = folds_of(np.arange(len(classes)), classes, self.folds, fold_seed)
-        else:
-            splits = [(parts["train"], parts["test"])]
         grid = self.grid if parts is None or dev is not None else self.test_grid
         folds_inside = 1 if len(grid) == 1 or dev is not None else self.inner_folds
         for train, _ in splits:
@@ -191,16 +186,36 @@ class Protocol:
                     chosen[place] = grid[self.best(np.array(right, float), sizes)]
             meter = Meter("folds", len(splits), "fits", leave=False)
             predicted = list(meter.each(pool.map(lambda split, C: predict(split, (C,))[0], splits, chosen)))
-        hits = np.zeros(len(classes), bool)
-        for (_, test), found in zip(splits, predicted, strict=True):
-            hits[test] = found == classes[test]
-        tested = np.sort(np.concatenate([test for _, test in splits]))
-        return ProbeScore(
-            tuple(100.0 * float(hits[test].mean()) for _, test in splits),
-            tuple(chosen),
-            majority_floor(classes, None if parts is None else splits[0]),
-            "".join("01"[int(hit)] for hit in hits[tested]),
-        )
+        hits = [found == classes[test] for (_, test), found in zip(splits, predicted, strict=True)]
+        return score_of(hits, classes, parts, splits, chosen)
+
+
+def splits_of(
+    y: Sequence[str], parts: Parts | None, folds: int, seed: int
+) -> tuple[NDArray[Any], Indices, list[tuple[Indices, Indices]]]:
+    """Return the classes, the class of each row, and the training and test rows: of the parts, or of each fold."""
+    check_classes(y, folds if parts is None else 1)
+    names, classes = np.unique(np.asarray(y), return_inverse=True)
+    if parts is not None:
+        return names, classes, [(parts["train"], parts["test"])]
+    return names, classes, folds_of(np.arange(len(classes)), classes, folds, seed)
+
+
+def score_of(
+    hits: Sequence[Sequence[bool] | NDArray[Any]],
+    classes: Indices,
+    parts: Parts | None,
+    splits: Sequence[tuple[Indices, Indices]],
+    Cs: Sequence[float] = (),
+) -> ProbeScore:
+    """Return the score of a probe, given whether each test row of each split was classified correctly."""
+    tested = np.argsort(np.concatenate([test for _, test in splits]))
+    return ProbeScore(
+        tuple(100.0 * float(np.mean(hit)) for hit in hits),
+        tuple(Cs),
+        majority_floor(classes, None if parts is None else splits[0]),
+        "".join(np.concatenate(hits)[tested].astype(int).astype(str)),
+    )
 
 
 def folds_of(rows: Indices, classes: Indices, folds: int, seed: int) -> list[tuple[Indices, Indices]]:
@@ -230,25 +245,10 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
         )
 
 
-@dataclass(frozen=True)
-class LinearClassifier:
-    """A linear classifier: the class of largest logit ``X weights + intercept``; of two, the second if positive.
-
-    weights: (d, k), intercept: (k,); k = 1 for two classes, else the number of classes.
-    """
-
-    weights: Array
-    intercept: Array
-
-    def logits(self, X: Matrix) -> Array:
-        """Return the logits (n, k) of the rows of ``X`` (n, d)."""
-        logits: Array = X @ self.weights + self.intercept
-        return logits
-
-    def predict(self, X: Matrix) -> Indices:
-        """Return the class index of each row of ``X`` (n, d)."""
-        logits = self.logits(X)
-        return (logits[:, 0] > 0).astype(np.intp) if logits.shape[1] == 1 else logits.argmax(axis=1)
+def decided(X: Matrix, weights: Array, intercept: Array) -> Indices:
+    """Return the class of each row (n, d): that of the largest logit; of two classes, the second if it is positive."""
+    logits = X @ weights + intercept
+    return (logits[:, 0] > 0).astype(np.intp) if logits.shape[1] == 1 else logits.argmax(axis=1)
 
 
 def logistic_path(
@@ -259,15 +259,16 @@ def logistic_path(
     *,
     penalise_intercept: bool = False,
     max_iterations: int = MAX_ITERATIONS,
-) -> Iterator[LinearClassifier]:
-    """Yield logistic regressions with L2 penalty, one for each C, each started from the previous one.
+) -> Iterator[tuple[Array, Array]]:
+    """Yield weights and intercept of logistic regressions with L2 penalty, for each C, started from the previous one.
 
     They converge to a preconditioned gradient of 1e-6. A probe fits some three hundred of them on one table of
     embeddings, which is rotated into its principal directions once, see :mod:`ctx_embed.classify.fitting`. Each
     minimises ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
     ``LogisticRegression(C=C)``: one logit for two classes, else softmax over all classes. Ascending Cs are fastest.
 
-    ``X`` (n, d) is float64, preferably standardised, or a scipy.sparse CSR array; ``y`` (n,) are class indices.
+    ``X`` (n, d) is float64, preferably standardised, or a scipy.sparse CSR array; ``y`` (n,) are class indices. The
+    weights are (d, k), the intercept (k,), with k = 1 for two classes, else the number of classes.
     """
     n = X.shape[0]
     if n_classes == 2:
@@ -295,7 +296,7 @@ def logistic_path(
         if failure is not None:
             warnings.warn(f"logistic regression did not converge: {failure}", ConvergenceWarning, stacklevel=2)
         weights = coefficients[:-1] if rotation is None else rotation @ coefficients[:-1]
-        yield LinearClassifier(weights, coefficients[-1])
+        yield weights, coefficients[-1]
 
 
 def scaled_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
@@ -308,24 +309,16 @@ def scaled_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], 
     else:
         scaler = StandardScaler().fit(X)
         X, X_test = scaler.transform(X), scaler.transform(X_test)
-    return [classifier.predict(X_test) for classifier in logistic_path(X, y, n_classes, Cs)]
+    return [decided(X_test, *found) for found in logistic_path(X, y, n_classes, Cs)]
 
 
 def liblinear_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
     """Fit logistic regressions as SentEval did with liblinear: no scaling, a penalty on the intercept, and
     one-against-rest for more than two classes.
     """
-    if n_classes == 2:
-        path = logistic_path(X, y, 2, Cs, penalise_intercept=True)
-        return [classifier.predict(X_test) for classifier in path]
-    one_against_rest = [
-        list(logistic_path(X, (y == label).astype(np.intp), 2, Cs, penalise_intercept=True))
-        for label in range(n_classes)
-    ]
-    return [
-        np.hstack([classifier.logits(X_test) for classifier in of_C]).argmax(axis=1)
-        for of_C in zip(*one_against_rest, strict=True)
-    ]
+    classes = range(1, 2) if n_classes == 2 else range(n_classes)
+    paths = [logistic_path(X, (y == label).astype(np.intp), 2, Cs, penalise_intercept=True) for label in classes]
+    return [decided(X_test, *map(np.hstack, zip(*of_C, strict=True))) for of_C in zip(*paths, strict=True)]
 
 
 # Source of senteval: Conneau and Kiela 2018, arXiv:1803.05449, and validation.py and classifier.py of

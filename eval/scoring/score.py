@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ from ctx_embed.eval.scoring.probes import (
     Parts,
     ProbeScore,
     Protocol,
-    check_classes,
-    folds_of,
     frozen,
     majority_floor,
     of_pairs,
+    score_of,
+    splits_of,
 )
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
@@ -259,20 +260,15 @@ def end_to_end(
         raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
     if len(examples.texts[0]) != 1:
         raise InputError("with the protocol paper a task must have one text a row, got pairs of texts")
-    check_classes(examples.labels, folds if examples.parts is None else 1)
-    classes = np.unique(np.asarray(examples.labels), return_inverse=True)[1]
-    splits = (
-        folds_of(np.arange(len(classes)), classes, folds, seed)
-        if examples.parts is None
-        else [(examples.parts["train"], examples.parts["test"])]
-    )
+    parts = examples.parts
+    _, classes, splits = splits_of(examples.labels, parts, folds, seed)
 
     def rows(places: Any) -> Labelled:
         return Labelled([examples.labels[i] for i in places], [examples.texts[i][0] for i in places])
 
     def train(number: int) -> dict[str, Any]:
         train_rows, test_rows = splits[number]
-        valid = rows(examples.parts["dev"]) if examples.parts is not None and "dev" in examples.parts else None
+        valid = rows(parts["dev"]) if parts is not None and "dev" in parts else None
         options = replace(training_options(encoder), seed=seed)
         classifier, _ = train_classifier(
             copy.deepcopy(model), rows(train_rows), valid, options, words=encoder.words, progress=False
@@ -281,20 +277,9 @@ def end_to_end(
         predicted = classifier.predictor().predict(test.texts)
         return {"right": [int(a == b) for a, b in zip(predicted, test.labels, strict=True)]}
 
-    hits = np.zeros(len(classes), np.intp)
-    accuracies = []
-    meter = Meter("training", len(splits), "folds", leave=False)
-    for number, (_, test_rows) in enumerate(meter.each(splits)):
-        right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
-        hits[test_rows] = right
-        accuracies.append(100.0 * float(np.mean(right)))
-    tested = np.sort(np.concatenate([test for _, test in splits]))
-    return ProbeScore(
-        tuple(accuracies),
-        (),
-        majority_floor(classes, None if examples.parts is None else splits[0]),
-        "".join(map(str, hits[tested])),
-    )
+    folds_done = Meter("training", len(splits), "folds", leave=False).each(range(len(splits)))
+    hits = [keep(number, partial(train, number))["right"] for number in folds_done]
+    return score_of(hits, classes, parts, splits)
 
 
 def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:

@@ -21,7 +21,16 @@ from ctx_embed.classify.labelled import Labelled
 from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.scoring import probes
-from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, ProbeScore, folds_of, frozen, logistic_path, mean_of_seeds
+from ctx_embed.eval.scoring.probes import (
+    CS,
+    PROTOCOLS,
+    ProbeScore,
+    decided,
+    folds_of,
+    frozen,
+    logistic_path,
+    mean_of_seeds,
+)
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, from_json, score_probe, training_options
 from ctx_embed.eval.tasks import TaskData
@@ -217,12 +226,12 @@ def test_agrees_with_scikit_learn(solver, n, d, n_classes):
     penalised = solver == "liblinear"
     X = X + 0.5 * penalised
     path = logistic_path(X, y, n_classes, STRENGTHS, penalise_intercept=penalised)
-    for C, found in zip(STRENGTHS, path, strict=True):
+    for C, (weights, intercept) in zip(STRENGTHS, path, strict=True):
         reference = LogisticRegression(C=C, solver=solver, tol=1e-10, max_iter=100_000).fit(X, y)
-        np.testing.assert_allclose(found.weights, reference.coef_.T, atol=2e-3 * np.abs(reference.coef_).max())
-        np.testing.assert_array_equal(found.predict(X), reference.predict(X))
+        np.testing.assert_allclose(weights, reference.coef_.T, atol=2e-3 * np.abs(reference.coef_).max())
+        np.testing.assert_array_equal(decided(X, weights, intercept), reference.predict(X))
         if penalised:
-            np.testing.assert_allclose(found.intercept, reference.intercept_, atol=2e-3)
+            np.testing.assert_allclose(intercept, reference.intercept_, atol=2e-3)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -231,19 +240,19 @@ def test_sparse_features_give_the_same(n_classes):
     X[np.abs(X) < 1] = 0
     dense, thin = (list(logistic_path(of, y, n_classes, STRENGTHS)) for of in (X, sparse.csr_array(X)))
     for one, other in zip(dense, thin, strict=True):
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
-        np.testing.assert_array_equal(one.predict(X), other.predict(sparse.csr_array(X)))
+        np.testing.assert_allclose(one[0], other[0], atol=1e-4)
+        np.testing.assert_array_equal(decided(X, *one), decided(sparse.csr_array(X), *other))
 
 
 def test_start_intercept_and_convergence():
     X, y = problem(200, 20, 3)
     *_, after_others = logistic_path(X, y, 3, STRENGTHS)
     (alone,) = logistic_path(X, y, 3, STRENGTHS[-1:])
-    np.testing.assert_allclose(after_others.weights, alone.weights, atol=1e-4)
+    np.testing.assert_allclose(after_others[0], alone[0], atol=1e-4)
     # The intercept alone gives the log odds.
-    (found,) = logistic_path(np.zeros((4, 3)), np.array([0, 1, 1, 1]), 2, [1.0])
-    np.testing.assert_allclose(found.intercept, np.log(3.0), atol=1e-5)
-    np.testing.assert_array_equal(found.weights, 0.0)
+    ((weights, intercept),) = logistic_path(np.zeros((4, 3)), np.array([0, 1, 1, 1]), 2, [1.0])
+    np.testing.assert_allclose(intercept, np.log(3.0), atol=1e-5)
+    np.testing.assert_array_equal(weights, 0.0)
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         list(logistic_path(X, y, 3, [10.0], max_iterations=1))
 
