@@ -13,38 +13,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
-import zlib
-from fnmatch import fnmatch
 from pathlib import Path
 
-import development
 import pytest
 
 import ctx_embed
-from build_kernel import SOURCE, TARGETS
-from ctx_embed.kernel import LIBRARY
+from build_kernel import TARGETS
 from tests import size
-
-
-def test_the_third_stage_leaves_these_files_out():
-    recipe = (ROOT / "recipes" / "third-stage.toml").read_text(encoding="utf-8")
-    sources = [name for name in re.findall(r'"pairs/(.*)"', recipe) if not name.startswith(("nli", "para"))]
-    held_out = [f"{file}.jsonl.gz" for file in development.HELD_OUT.values()]
-    assert sources
-    assert not [(file, name) for file in held_out for name in sources if fnmatch(file, name)]
-
 
 ROOT = Path(__file__).parent.parent
 PROJECT = size.tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LINKS = ("cli", "eval")
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
-
-
-def test_every_folder_says_who_calls_it():
-    for folder in {path.parent for top in ("ctx_embed", *LINKS) for path in (ROOT / top).rglob("*.py")}:
-        told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
-        if folder != ROOT / "ctx_embed":
-            assert told.split("\n")[2].startswith(("Called by ", "``python -m ctx_embed`` ")), folder
 
 
 def test_contributing_shows_the_picture_and_names_files_that_are_there():
@@ -141,18 +120,6 @@ def plain_wheel(tmp_path_factory) -> Path:
     return build("wheel", clone(folder / "source", weights=False), folder, CC="no-such-compiler")
 
 
-def test_two_builds_are_equal_to_the_bit(plain_wheel, tmp_path):
-    # tests/kernel/test_build.py compares two builds of the kernel, which take longest.
-    source = clone(tmp_path / "source", weights=False)
-    sdist = build("sdist", source, tmp_path / "one")
-    for path in source.rglob("*.py"):
-        os.utime(path, (1e9, 1e9))
-    (source / "cli" / "__pycache__").mkdir()
-    (source / "cli" / "__pycache__" / "main.pyc").write_bytes(b"compiled")
-    assert sdist.read_bytes() == build("sdist", source, tmp_path / "two").read_bytes()
-    assert plain_wheel.read_bytes() == build("wheel", source, tmp_path, CC="no-such-compiler").read_bytes()
-
-
 def test_a_wheel_lists_its_dependencies_and_what_the_model_was_trained_on(plain_wheel):
     wheel = zipfile.ZipFile(plain_wheel)
     (name,) = (name for name in wheel.namelist() if ".dist-info/sboms/" in name)
@@ -228,16 +195,6 @@ def test_a_wheel_for_a_platform_is_that_or_an_error(plain_wheel, tmp_path):
         assert name in TARGETS
 
 
-@needs_compiler
-def test_an_editable_install_compiles_the_kernel_beside_its_source(tmp_path, quick_compiler):
-    pytest.importorskip("editables")
-    source = clone(tmp_path / "source", weights=False)
-    folder = source / "ctx_embed" / "kernel"
-    (folder / LIBRARY.name).write_bytes(b"of an older source")
-    build("editable", source, tmp_path, CC=quick_compiler)
-    assert f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode() in (folder / LIBRARY.name).read_bytes()
-
-
 @pytest.mark.slow
 def test_a_wheel_holds_all_files_and_nothing_else(tmp_path):
     source = clone(tmp_path / "source")
@@ -250,16 +207,3 @@ def test_a_wheel_holds_all_files_and_nothing_else(tmp_path):
     }
     assert files == wanted | set(kernels(wheel))
     assert {name.partition("/")[0] for name in files} == {"ctx_embed"}
-
-
-@pytest.mark.slow
-def test_the_tests_of_an_sdist_run(tmp_path):
-    source = clone(tmp_path / "source")
-    folder = unpacked(build("sdist", source, tmp_path), tmp_path / "unpacked")
-    for path in source.rglob("*"):
-        name = path.relative_to(source)
-        assert (folder / name).exists() or name.parts[0] == ".ci", name
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    tests = ["tests/test_basics.py", "tests/test_development.py", "tests/test_loading.py", "tests/cli/test_errors.py"]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    subprocess.run([*command, *tests], cwd=folder, env=environment, check=True)

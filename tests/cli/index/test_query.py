@@ -31,25 +31,6 @@ def hits(*arguments) -> list:
     return json.loads(succeeds(*arguments, "--json"))
 
 
-def test_the_options_of_a_search_reach_it(index):
-    with SearchIndex.open(index) as opened:
-        for options, arguments in [
-            ({"exclude": ["a23", "a sport"], "offset": 2}, ["--not", "a23", "--not", "a sport", "--offset", 2]),
-            ({"mmr": 0.3, "candidates": 7, "context": 1}, ["--mmr", 0.3, "--candidates", 7, "--context", 1]),
-            ({"mode": "words", "where": "year > 2000"}, ["--mode", "words", "--where", "year > 2000"]),
-            ({"threshold": 0.3, "document": True}, ["--threshold", 0.3, "--document"]),
-        ]:
-            expected = opened.search(QUERY, 4, **options).as_dicts()
-            found = hits("query", index, QUERY, "-k", 4, *arguments)
-            for name in ("score", "fused"):
-                assert [hit.pop(name) for hit in found] == pytest.approx([hit.pop(name) for hit in expected], abs=1e-6)
-            assert found == expected
-        fused = opened.search([QUERY, "a match"], 3, fuse=True)
-        assert [hit["id"] for hit in hits("query", index, QUERY, "a match", "-k", 3, "--fuse")] == [
-            hit.id for hit in fused
-        ]
-
-
 def test_vectors_from_a_file(index):
     with SearchIndex.open(index) as opened:
         vectors = opened.embedder.queries([QUERY, "a match"])
