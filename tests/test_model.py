@@ -2,13 +2,15 @@
 
 import pickle
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dropout
 
 from ctx_embed import SearchIndex
-from ctx_embed.model import Model
+from ctx_embed.model import LATE_CHARACTERS, Model
 from ctx_embed.runtime import Embedder
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
@@ -47,7 +49,26 @@ def test_numpy_and_torch_are_one_model(folder):
     vectors, counts = models[0].encode_and_count(TEXTS)
     assert np.array_equal(vectors, models[0].encode(TEXTS))
     assert np.array_equal(counts, reads[0].lengths)
-    assert models[0].similarity(["a cat"], TEXTS).shape == (1, len(TEXTS))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cosine_is_that_of_the_pair_alone(embedder):
+    model, texts = Model.of(embedder), [*TEXTS, *(" ".join(SENTENCES[:count]) for count in range(1, 9))]
+    together = model.similarity(texts, texts)
+    alone = [[model.similarity([left], [right])[0, 0] for right in texts] for left in texts]
+    assert together.dtype == np.float32
+    assert np.array_equal(together, alone)
+    assert np.abs(together).max() <= 1
+    assert np.allclose(together, model.queries(texts) @ model.documents(texts).T, atol=1e-6)
+
+
+def test_raw_embeddings_are_those_of_use_even_after_training(tokenizer):
+    transformer = make_model(tokenizer)
+    transformer.append(Dropout(0.5))
+    model = Model.of(transformer)
+    expected = model.raw(SENTENCES)
+    transformer.train()
+    assert np.array_equal(model.raw(SENTENCES), expected)
 
 
 def test_a_pickle_needs_no_folder(folder):
@@ -77,7 +98,26 @@ def test_anything_that_encodes_is_a_model_but_an_index_must_know_it_again(tmp_pa
         "Counting: must return 2 numbers for each text, got an array (1, 1)"
     )
     said = "Counting: has no fingerprint; give the folder or name of a model, an Embedder or a SentenceTransformer"
+    model = Model.of(
+        SimpleNamespace(encode=lambda texts: [[len(text), np.inf if len(text) == 3 else 1] for text in texts])
+    )
+    assert error(model.documents, ["a", "bbb"]).endswith("returned NaN or infinity for the text 'bbb'")
     assert error(SearchIndex.create, tmp_path / "index", Counting()) == said
     assert not (tmp_path / "index").exists()
     assert error(Model.of, 3) == "a model must have a method encode(list of texts) -> array, got an int"
     assert error(Model.of, "default", "jax").startswith("unknown backend 'jax'")
+
+
+def test_a_second_look_reads_the_beginning_of_a_passage_and_only_what_the_model_can_read(embedder):
+    model, query = Model.of(embedder), "a telescope in the garden"
+    ends = ["", "a telescope in the garden"]
+    passages = [("the cat sat on the mat " * 1000)[:LATE_CHARACTERS] + end for end in ends]
+    texts = [*passages, "日本語 a", ends[1]]
+    (vector,), vectors = model.queries([query]), model.documents(texts)
+    vectors[0] = vectors[1]
+    late = model.late(query, vector, texts, vectors)
+    assert np.array_equal(late.cosines[0], late.cosines[1])
+    # The third has a word that occurs in English texts, but the model does not read it.
+    assert not vectors[2].any()
+    assert (late.places[2] == -1).all()
+    assert late.scores.argmax() == 3

@@ -81,6 +81,7 @@ def test_a_file_comes_as_it_is_and_harmless(shelf, name, kind):
     assert {"sandbox", "default-src 'none'", "form-action 'none'", "frame-ancestors 'none'"} <= set(policy)
     assert not any("script" in part or "allow" in part for part in policy)
     assert (headers["x-content-type-options"], headers["cross-origin-resource-policy"]) == ("nosniff", "same-origin")
+    assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
 
 
 def test_nothing_but_files_that_the_index_has_read_is_returned(shelf):

@@ -284,16 +284,19 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
     anyio.run(ask)
 
 
-def test_a_tool_embeds_a_query_once(tmp_path, monkeypatch):
+def test_a_tool_embeds_a_query_once_and_has_a_deadline(tmp_path, monkeypatch):
     pytest.importorskip("mcp", reason="mcp is not installed")
-    from ctx_embed.serving.mcp import create_server
+    from ctx_embed.serving import mcp
 
     asked, queries = [], Model.queries
     with SearchIndex.create(tmp_path / "notes.index") as index:
         index.add(["prices rise faster than wages"])
         monkeypatch.setattr(Model, "queries", lambda self, texts: asked.extend(texts) or queries(self, texts))
-        anyio.run(create_server(index).call_tool, "search", {"query": "inflation"})
-    assert asked == ["inflation"]
+        anyio.run(mcp.create_server(index).call_tool, "search", {"query": "inflation"})
+        assert asked == ["inflation"]
+        monkeypatch.setattr(mcp, "SECONDS", 1e-9)
+        with pytest.raises(mcp.ToolError, match="took longer than 1e-09 s"):
+            anyio.run(mcp.create_server(index).call_tool, "search", {"query": "inflation"})
 
 
 def test_a_classifier_is_served_by_the_name_of_its_folder(tmp_path):

@@ -1,6 +1,7 @@
 """What those who run the server rely on: probes, metrics, log, keys, limits, workers; and what strangers send."""
 
 import contextlib
+import gc
 import inspect
 import json
 import random
@@ -14,14 +15,21 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import httpx
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from ctx_embed import SearchIndex
+from ctx_embed.deadlines import require_time
+from ctx_embed.errors import LateError
 from ctx_embed.serving import app
+from ctx_embed.serving.gate import Gate
+from ctx_embed.serving.service import TextModel
 from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
@@ -226,6 +234,67 @@ def test_a_search_that_takes_too_long_is_given_up(index_path):
             answer = client.post("/v1/indexes/notes.index/search", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         assert client.get("/v1/server").json()["limits"]["search_seconds"] == 1e-6
+
+
+def test_what_a_request_took_is_counted_and_free_again(index_path):
+    """All bodies together, and all answers, are far more than those of one moment may be."""
+
+    def counted(name: str) -> float:
+        return float(re.search(rf"^ctx_embed_{name}_total (\S+)$", client.get("/metrics").text, re.MULTILINE)[1])
+
+    with answering(index_path, max_body=1, max_answer=1) as client:
+        headers = {**JSON, "Accept-Encoding": "identity"}
+        short, many = {"model": "default", "input": "x"}, {"model": "default", "input": ["a cat"] * 200}
+        texts, tokens = counted("texts"), counted("tokens")
+        for _ in range(12):
+            padded = json.dumps(short).encode() + b" " * 900_000
+            assert client.post("/v1/embeddings", content=padded, headers=headers).status_code == 200
+            answer = client.post("/v1/embeddings", json=many, headers=headers)
+            assert (answer.status_code, len(answer.content) > 700_000) == (200, True)
+        used = client.post("/v1/embeddings", json=short).json()["usage"]["total_tokens"]
+        assert counted("texts") - texts == 12 * 201 + 1
+        assert counted("tokens") - tokens == 12 * answer.json()["usage"]["total_tokens"] + 13 * used
+    assert gc.isenabled()
+
+
+def test_an_answer_that_has_begun_is_finished():
+    sent = []
+
+    async def slow(scope: object, receive: object, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await anyio.sleep(0.3)
+        await send({"type": "http.response.body", "body": b"late"})
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": [(b"host", b"localhost")], "state": {}}
+    anyio.run(Gate(slow, SimpleNamespace(keys=[], settings=Settings(timeout=0.1))), scope, None, send)
+    assert sent[-1]["body"] == b"late"
+
+
+def test_the_work_of_a_batch_ends_at_the_deadline_too():
+    def read(texts: list[str]) -> tuple[np.ndarray, ...]:
+        time.sleep(0.1)
+        require_time()
+        return (np.zeros(len(texts)),)
+
+    model = TextModel("embed", read, 0.05)
+    with pytest.raises(LateError):
+        anyio.run(model, ["a cat"])
+    model.close()
+
+
+def test_an_index_that_is_embedded_again_is_searched_with_its_new_model(tmp_path, tiny_model_path):
+    path, body = make_index(tmp_path / "notes.index"), {"query": "a cat in the garden", "k": 6, "mode": "dense"}
+    with answering(path) as client:
+        assert len(client.post(f"{NAME}/search", json=body).json()["hits"]) == 6
+        with SearchIndex.open(path) as index:
+            index.reembed(tiny_model_path)
+            expected = {
+                hit.id: pytest.approx(hit.score, abs=1e-5) for hit in index.search(body["query"], 6, mode="dense")
+            }
+        assert {hit["id"]: hit["score"] for hit in client.post(f"{NAME}/search", json=body).json()["hits"]} == expected
 
 
 def test_each_limit_has_its_status(tmp_path):

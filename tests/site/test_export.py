@@ -103,6 +103,16 @@ def test_the_same_index_gives_the_same_files(index_path, exported):
     assert again.passages > 100
 
 
+def test_a_page_less_leaves_most_pieces_as_they_were(tmp_path, tiny_model_path):
+    with SearchIndex.create(tmp_path / "index", tiny_model_path, backend="numpy") as index:
+        ids = index.add([f"the cat of page {n}" for n in range(200)], metadata=[{"url": f"/{n}"} for n in range(200)])
+        export_site(index, tmp_path / "site")
+        before = contents(tmp_path / "site").keys()
+        index.delete([ids[0]])
+        export_site(index, tmp_path / "site")
+    assert len(before & contents(tmp_path / "site").keys()) > 0.8 * len(before)
+
+
 def test_what_cannot_be_exported_is_one_line(tmp_path, index_path):
     with SearchIndex.create(tmp_path / "plain.index") as index:
         index.add(["a text without an address"])

@@ -386,6 +386,8 @@ def test_a_database_with_its_index_finds_what_exact_search_finds(kind, embedder,
             if kind == "postgresql":
                 # It reads all rows only because they are few.
                 opened._opened.execute("SET enable_seqscan = off")
+                explained = "EXPLAIN SELECT id FROM indexed ORDER BY embedding <=> %s LIMIT 10"
+                assert "Index Scan" in str(opened._opened.execute(explained, [queries[0]]).fetchall())
             assert share([[hit.id for hit in hits] for hits in search()], expected) > 0.9
             if kind == "postgresql":
                 opened._opened.execute("RESET enable_seqscan")
