@@ -345,8 +345,7 @@ class Embedder:
         self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
         self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
-        if self.truncate_dim is not None:
-            require_dimensions(self.truncate_dim, self.contextualizer.dimension)
+        require_dimensions(self.truncate_dim, self.contextualizer.dimension)
         self.max_seq_length: int | None = saved.config["max_seq_length"]
         self._fingerprints: dict[int | None, str] = {}
 
@@ -467,8 +466,7 @@ class Embedder:
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, PRECISIONS)
         kept = self.truncate_dim if truncate_dim is None else truncate_dim
-        if kept is not None:
-            require_dimensions(kept, self.contextualizer.dimension)
+        require_dimensions(kept, self.contextualizer.dimension)
         if (normalize or (normalize is None and self.saved.normalize)) and np.count_nonzero(lengths) < len(lengths):
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:

@@ -192,8 +192,7 @@ class ServedIndex:
         """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
         if alone:
             return await self._in(self._long, lambda: self._found(query, **options))
-        key = tuple(sorted(options.items()))
-        texts = [query] if isinstance(query, str) else query
+        texts, key = [query] if isinstance(query, str) else query, tuple(options.items())
         return list(await asyncio.gather(*(self._searches(key, text) for text in texts)))
 
     def _batch_queries(self, options: Options) -> int:
