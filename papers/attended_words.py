@@ -75,12 +75,11 @@ def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> F
     task = settings["task"]
     classifier, figures = trained(settings, workplace, workplace.labelled(task, "train", *sample))
     test = workplace.labelled(task, "test", sample[0], sample[1] or (READ if task == "IMDB" else None))
-    found: dict[str, dict[str, list[float]]] = {label: {} for label in classifier.labels}
-    texts: dict[str, dict[str, int]] = {label: {} for label in classifier.labels}
-    classifier.eval()
+    found: dict[str, dict[str, list[float]]] = {label: {} for label in classifier.head.labels}
+    texts: dict[str, dict[str, int]] = {label: {} for label in classifier.head.labels}
     meter = Meter("explaining", len(test.texts), leave=False)
     for label, text in meter.each(zip(test.labels, test.texts, strict=True)):
-        (attention,) = attention_weights(classifier.encoder, [text])
+        (attention,) = attention_weights(classifier.encoder.backend, [text])
         seen = set()
         for word, weight in words_of(attention):
             found[label].setdefault(word, []).append(weight)
@@ -89,7 +88,7 @@ def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> F
             texts[label][word] = texts[label].get(word, 0) + 1
     return {
         **figures,
-        "accuracy": 100 * classifier.predictor().accuracy(test),
+        "accuracy": 100 * classifier.accuracy(test),
         "attention": {
             label: {
                 word: [texts[label][word], fmean(weights)]

@@ -19,12 +19,13 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from torch import nn
 
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.errors import missing_extra
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
-from ctx_embed.training.supervised.train import ClassifierNetwork, adam, best_epochs, new_encoder, train_classifier
+from ctx_embed.training.supervised.train import adam, best_epochs, new_encoder, train_classifier
 from papers.experiment import FOLDS, Figures, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED, VARIANTS
@@ -189,12 +190,10 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
         return batch_times(settings, workplace)
     train, test, fold = split(settings, part, workplace)
     classifier, figures = trained(settings, workplace, train, fold)
-    return {"accuracy": 100 * classifier.predictor().accuracy(test), **figures}
+    return {"accuracy": 100 * classifier.accuracy(test), **figures}
 
 
-def trained(
-    settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0
-) -> tuple[ClassifierNetwork, Figures]:
+def trained(settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0) -> tuple[Predictor, Figures]:
     """Return the classifier that a cell's settings train on these texts, and the metrics of its training."""
     if counts := settings.get(GRID):
         by_heads = []

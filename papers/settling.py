@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.systems import parameter_count, without_vocabulary
-from ctx_embed.training.supervised.train import ClassifierNetwork
 from papers.classifier_cells import (
     INITIAL,
     TOKEN_DEVIATION,
@@ -64,11 +64,11 @@ def train_and_follow(settings: Settings, part: str, workplace: Workplace) -> Fig
     if settings.get(INITIAL, {}).get(TIED):
         one = without_vocabulary("contextualizer", **{**settings["architecture"], "steps": 1})
         figures["parameters"] = parameter_count(one)
-    return {"accuracy": 100 * classifier.predictor().accuracy(test), **figures, **followed(classifier, test)}
+    return {"accuracy": 100 * classifier.accuracy(test), **figures, **followed(classifier, test)}
 
 
 @torch.no_grad()
-def followed(classifier: ClassifierNetwork, test: Labelled) -> Figures:
+def followed(classifier: Predictor, test: Labelled) -> Figures:
     """Return what the contexts of texts do from step to step: lists of a value for each step k = 1..K.
 
     They are means over the texts where nothing else is said: ``length`` |z^k|, ``of_bound`` the longest z^k over its
@@ -76,25 +76,25 @@ def followed(classifier: ClassifierNetwork, test: Labelled) -> Figures:
     ``accuracy_at`` in percent when the trained head reads c^k, ``agreement`` the percentage of texts for which it says
     the same of c^k as of c^K, and ``certain`` the percentage for which the bounds of the remaining steps say so.
     """
-    classifier.eval()
-    module: Any = classifier.encoder[0]
+    head, module = classifier.head, classifier.encoder.backend.eval()[0]
+    weight, bias = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
     numbers, lengths = module.text_tokenizer(test.texts)
     ids = torch.from_numpy(numbers).long()
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     contexts = module.attention(module.embedding(ids), ids, offsets)
     z = contexts.diff(dim=0)
     bound = bounds(module.attention)
-    logits = classifier.head(contexts[1:])
+    logits = F.linear(contexts[1:], weight, bias)
     chosen = logits.argmax(2)
     # The margin between two classes changes by at most |w_1 - w_0| |z^k| in a step.
     ahead = bound.sum() - bound.cumsum(0)
-    margin = (logits[..., 1] - logits[..., 0]).abs() / (classifier.head.weight[1] - classifier.head.weight[0]).norm()
+    margin = (logits[..., 1] - logits[..., 0]).abs() / (weight[1] - weight[0]).norm()
     values = {
         "length": z.norm(dim=2).mean(1),
         "of_bound": z.norm(dim=2).amax(1) / bound,
         "cosine": F.cosine_similarity(contexts[1:], contexts[:-1], dim=2).mean(1),
         "turn": F.cosine_similarity(z, torch.cat([z[:1], z[:-1]]), dim=2).mean(1),
-        "accuracy_at": 100 * (chosen == torch.from_numpy(test.targets(classifier.labels))).double().mean(1),
+        "accuracy_at": 100 * (chosen == torch.from_numpy(test.targets(head.labels))).double().mean(1),
         "agreement": 100 * (chosen == chosen[-1]).double().mean(1),
         "certain": 100 * (margin >= ahead[:, None]).double().mean(1),
     }

@@ -274,7 +274,7 @@ def end_to_end(
             copy.deepcopy(model), rows(train_rows), valid, options, words=encoder.words, progress=False
         )
         test = rows(test_rows)
-        predicted = classifier.predictor().predict(test.texts)
+        predicted = classifier.predict(test.texts)
         return {"right": [int(a == b) for a, b in zip(predicted, test.labels, strict=True)]}
 
     folds_done = Meter("training", len(splits), "folds", leave=False).each(range(len(splits)))

@@ -387,7 +387,7 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(tiny):
         options = replace(FINE_TUNING, seed=3)
         classifier, _ = train_classifier(copy.deepcopy(tiny.model.backend), data, None, options, progress=False)
         held_out = Labelled([EXAMPLES.labels[i] for i in test], [EXAMPLES.texts[i][0] for i in test])
-        assert accuracy == pytest.approx(100 * classifier.predictor().accuracy(held_out))
+        assert accuracy == pytest.approx(100 * classifier.accuracy(held_out))
         assert np.mean([int(score.right[i]) for i in test]) * 100 == pytest.approx(accuracy)
     assert score.mean > 80
 

@@ -232,7 +232,7 @@ def test_a_fold_tests_its_own_rows(workplace):
     train, test = folds_of(np.arange(40), classes, 10, 0)[2]
     of_train = type(rows)([rows.labels[i] for i in train], [rows.texts[i] for i in train])
     classifier, _ = trained(TINY, workplace, of_train, 2)
-    expected = [classifier.predictor().predict([rows.texts[i]])[0] == rows.labels[i] for i in test]
+    expected = [classifier.predict([rows.texts[i]])[0] == rows.labels[i] for i in test]
     assert figures["accuracy"] == 100 * np.mean(expected) == 100.0
     assert len(figures["loss"]) == 3
     assert figures["loss"][2] < figures["loss"][0]
@@ -246,9 +246,7 @@ def test_speed_and_test_part(workplace):
     of_test = train_and_test(settings, "test", workplace)
     train, test = workplace.labelled("R8", "train"), workplace.labelled("R8", "test")
     classifier, _ = trained(settings, workplace, train, 0)
-    expected = [
-        label == known for label, known in zip(classifier.predictor().predict(test.texts), test.labels, strict=True)
-    ]
+    expected = [label == known for label, known in zip(classifier.predict(test.texts), test.labels, strict=True)]
     assert of_test["accuracy"] == pytest.approx(100 * np.mean(expected))
     assert of_test["best_epoch"] in (1, 2, 3)
 

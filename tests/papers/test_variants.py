@@ -10,12 +10,14 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
+from ctx_embed.classify.head import Head
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.loading import load
+from ctx_embed.model import Model
 from ctx_embed.modules import Contextualizer
 from ctx_embed.second_order import Steps, direct
 from ctx_embed.training.run import Checkpoint
-from ctx_embed.training.supervised.train import ClassifierNetwork
 from papers import RunOptions, find_experiment, masked_words, reproduce
 from papers.classifier_cells import initial_encoder, split, trained
 from papers.complexity import LAYERS, fitted_exponent
@@ -126,17 +128,18 @@ def test_no_step_is_longer_than_its_bound(tokenizer, seed):
 
 def test_what_is_said_of_each_step(tokenizer):
     module = module_of(tokenizer, steps=5, rank=3)
-    classifier = ClassifierNetwork(SentenceTransformer(modules=[module], device="cpu"), ["0", "1"])
+    weight, bias = torch.randn(2, module.dimension), torch.randn(2)
+    model = Model(SentenceTransformer(modules=[module], device="cpu"))
+    classifier = Predictor(model, Head(weight.numpy(), bias.numpy(), ["0", "1"]))
     labelled = Labelled(["0", "1", "1"], TEXTS)
     said = followed(classifier, labelled)
-    weight, bias = classifier.head.weight.detach().double(), classifier.head.bias.detach().double()
     chosen = []
     contexts = []
     for text in TEXTS:
         ids = torch.from_numpy(module.text_tokenizer([text])[0]).long()
         path = module.attention(module.embedding(ids), ids, torch.tensor([0, len(ids)])).double()
         contexts.append(path[:, 0].detach())
-        chosen.append((path[1:, 0].detach() @ weight.T + bias).argmax(1).tolist())
+        chosen.append((path[1:, 0].detach() @ weight.T.double() + bias).argmax(1).tolist())
     c = torch.stack(contexts, 1)
     z = c.diff(dim=0)
     close = {"abs": 1e-4}

@@ -263,12 +263,12 @@ def test_a_truncated_model_with_prompts_is_read_whole_and_without_them(tokenizer
 def test_an_encoder_that_needs_torch(tmp_path):
     data, options = Labelled(LABELS, TEXTS), SupervisedOptions(4, 8, 0.02)
     new = new_encoder(None, data.texts, encoder="mean", dimension=8)
-    network, _ = train_classifier(new, data, data, options, store="int8")
-    network.predictor().save(tmp_path)
+    predictor, _ = train_classifier(new, data, data, options, store="int8")
+    predictor.save(tmp_path)
     loaded = TextClassifier.load(tmp_path)
     assert isinstance(loaded.predictor_.encoder.backend, SentenceTransformer)
     for one in (loaded, pickle.loads(pickle.dumps(loaded))):
-        assert one.predict(data.texts).tolist() == network.predictor().predict(data.texts)
+        assert one.predict(data.texts).tolist() == predictor.predict(data.texts)
 
 
 def test_a_folder_without_a_head(tiny_model_path, tmp_path):

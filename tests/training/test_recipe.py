@@ -2,7 +2,8 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
 from ctx_embed.training.labelled_texts import hashes_of
-from ctx_embed.training.options import Source, read_recipe
+from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source, read_recipe
 from tests.helpers.errors import error
+from tests.training.toy import other_values
 
 NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out", "sources", "encoder_options"}
 SMALL = {"dimension": 8, "steps": 1, "rank": 2, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
@@ -102,6 +104,33 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert f"{made['teacher']['name']}, fingerprint `{fingerprint(tiny_model)}`" in card
 
 
+def test_a_run_is_known_by_all_that_its_model_depends_on(distill, corpus, tmp_path, tiny_model_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(job, "finished", lambda _, it, **__: asked.append(it) or dict.fromkeys(job.SUMMARY))
+    other = tmp_path / "other.txt"
+    other.write_text("another text\n")
+    base = {"sources": [Source(corpus, fair=True, second_texts=1)], "spare_dimensions": 1, "labelled": corpus}
+    changes = {"teacher": "default", "second_teacher": "default", "start": str(tiny_model_path), "encoder": "mean"}
+    changes |= {"encoder_options": {"rank": 1}, "text_field": "a", "label_field": "b"}
+    changes |= {name: [other] for name in ("exclude", "labelled")}
+    changes |= {name: str(other) for name in ("skip", "validation", "tokenizer")}
+    for kind in (DistillationJob, ContextualizerOptions):
+        changes |= {name: value for name, value in other_values(kind) if name not in ("overwrite", "progress")}
+    options = {field.name for kind in (DistillationJob, ContextualizerOptions) for field in fields(kind)}
+    assert options - changes.keys() == {"sources", "output", "cache", "overwrite", "device", "progress"}
+    distill(**base)
+    for name, value in changes.items():
+        distill(**{**base, name: value})
+    for sources in ([Source([other], fair=True, second_texts=1)], [Source(corpus, fair=True, second_texts=2)]):
+        distill(**{**base, "sources": sources})
+    assert len(set(asked)) == len(asked)
+    # What was asked of other files with the same contents is the same.
+    copy = tmp_path / "copy.txt"
+    shutil.copy(corpus[0], copy)
+    distill(**{**base, "sources": [Source([copy], fair=True, second_texts=1)]})
+    assert asked[-1] == asked[0]
+
+
 def weights(folder) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
@@ -151,7 +180,11 @@ def test_texts_that_the_teacher_cannot_read_are_counted(corpus, tmp_path, tiny_m
 
 
 def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_path, sentences, tiny_model_path):
-    summary = distill("first", phrases=3, spare_dimensions=2, held_out=None)
+    told = [f"{number // 2} {sentence}" for number in range(8) for sentence in sentences]
+    labelled = tmp_path / "first.tsv", tmp_path / "second.tsv"
+    for file, texts in zip(labelled, (told[:32], told[32:]), strict=True):
+        file.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(texts)))
+    summary = distill("first", phrases=3, spare_dimensions=2, held_out=None, labelled=labelled[:1])
     assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)
     assert record(tmp_path / "first")["options"]["held_out"] == 8
     pairs = tmp_path / "pairs.jsonl"
@@ -159,6 +192,7 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     sources = [Source(corpus, fair=True, second_texts=40), Source([pairs], fair=True)]
     stage = {"sources": sources, "spare_dimensions": 2, "start": str(tmp_path / "first"), "epochs": 3}
+    stage |= {"labelled": labelled[1:]}
     stage |= {"second_teacher": str(tmp_path / "first"), "pair_weight": 0.5, "pair_batch": 8}
     summary = distill("second", **stage)
     assert summary["texts"] == 80 + 2 * 48
@@ -174,6 +208,15 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
     assert torch.equal(before["phrases"], after["phrases"])
     assert not torch.equal(before["embedding.weight"], after["embedding.weight"])
+    # A model knows the labelled texts of all that it learned from.
+    assert (load(tmp_path / "second")[0].labelled_texts == hashes_of(told)).all()
+    # The start's share of the weights is that of the saved ones.
+    stage |= {"epochs": 1, "store": "float32"}
+    distill("trained", **stage, start_share=0.0)
+    distill("mean", **stage, start_share=0.75)
+    start, trained, mean = (load(tmp_path / name)[0].state_dict() for name in ("first", "trained", "mean"))
+    for name, tensor in mean.items():
+        torch.testing.assert_close(tensor.float(), 0.75 * start[name].float() + 0.25 * trained[name].float())
 
 
 FAILURES = [

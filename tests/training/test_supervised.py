@@ -1,4 +1,5 @@
 import copy
+import shutil
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -7,30 +8,43 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
+from ctx_embed.classify.fitting import fitted_head
+from ctx_embed.classify.head import class_weights
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.predictor import Predictor
+from ctx_embed.model import Model
+from ctx_embed.modules.sentence_transformer import raw_embeddings
+from ctx_embed.modules.token_encoder import as_int8
 from ctx_embed.systems import untrained
 from ctx_embed.training.batches import seeded_batches
+from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.options import SupervisedOptions, TrainingJob
 from ctx_embed.training.run import Checkpoint
+from ctx_embed.training.supervised import job, train as training
 from ctx_embed.training.supervised.train import (
     PROBE_DEVIATION,
-    ClassifierNetwork,
     best_epochs,
     compact_tables,
     new_encoder,
     train_classifier,
 )
 from tests.helpers.errors import error
-from tests.training.toy import forty_texts, same, state
+from tests.training.toy import forty_texts, other_values, same, state
 
 OPTIONS = SupervisedOptions(epochs=4, batch_size=8, learning_rate=0.02)
 trained = partial(train_classifier, progress=False)
+
+
+def weights(predictor: Predictor) -> dict[str, torch.Tensor]:
+    head = {"head": torch.from_numpy(predictor.head.weight), "bias": torch.from_numpy(predictor.head.bias)}
+    return {**state(predictor.encoder.backend), **head}
 
 
 @pytest.fixture
@@ -48,11 +62,11 @@ def encoder(data):
 def test_a_separable_set_is_learned(encoder, data):
     model = encoder()
     classifier, history = trained(model, data, data, SupervisedOptions(20, 8, 0.02))
-    assert classifier.encoder is model
-    assert history[-1]["valid_accuracy"] == classifier.predictor().accuracy(data) == 1
-    assert classifier.predictor().predict(data.texts) == list(data.labels)
-    assert classifier.predictor().predict([]) == []
-    assert not classifier.training
+    assert classifier.encoder.backend is model
+    assert history[-1]["valid_accuracy"] == classifier.accuracy(data) == 1
+    assert classifier.predict(data.texts) == list(data.labels)
+    assert classifier.predict([]) == []
+    assert not model.training
     assert [entry["epoch"] for entry in history] == list(range(1, 21))
     assert history[-1]["train_loss"] < 0.1 * history[0]["train_loss"]
 
@@ -60,9 +74,6 @@ def test_a_separable_set_is_learned(encoder, data):
 @pytest.mark.parametrize("accuracies", [[0.2, 0.9, 0.5, 0.3], [0.2, 0.9, 0.9, 0.9]], ids=["best", "ties"])
 def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monkeypatch, accuracies):
     states = []
-
-    def weights(predictor):
-        return {**state(predictor.encoder.backend), "head": torch.from_numpy(predictor.head.weight)}
 
     def measured(self, _):
         states.append(weights(self))
@@ -73,8 +84,8 @@ def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monke
     assert [entry["valid_accuracy"] for entry in history] == accuracies
     # In training the table has the texts' rows alone.
     del states[1]["0.embedding.weight"]
-    assert same(states[1], weights(classifier.predictor()))
-    assert not torch.equal(classifier.head.weight, states[3]["head"])
+    assert same(states[1], weights(classifier))
+    assert not torch.equal(weights(classifier)["head"], states[3]["head"])
 
 
 @pytest.mark.parametrize("head", ["zeros", "random"])
@@ -82,22 +93,23 @@ def test_an_epoch_by_hand(encoder, data, head):
     model, other = encoder(), encoder()
     options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3, head=head)
     torch.manual_seed(3)
-    reference = ClassifierNetwork(other, ["+", "-"])
+    linear = torch.nn.Linear(8, 2)
     if head == "zeros":
-        for parameter in reference.head.parameters():
+        for parameter in linear.parameters():
             torch.nn.init.zeros_(parameter)
-    optimizer = torch.optim.Adam(reference.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam([*other.parameters(), *linear.parameters()], lr=0.02)
     losses = []
     for rows in seeded_batches(40, 20, 3, 0):
         target = torch.tensor([["+", "-"].index(data.labels[row]) for row in rows])
-        loss = F.cross_entropy(reference.train()([data.texts[row] for row in rows]), target)
+        loss = F.cross_entropy(linear(raw_embeddings(other, [data.texts[row] for row in rows])), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     classifier, history = trained(model, data, data, options)
     # Rows of the table that no text uses stayed as they were drawn.
-    torch.testing.assert_close(state(classifier), state(reference), rtol=1e-4, atol=1e-6)
+    expected = {**state(other), "head": linear.weight.detach(), "bias": linear.bias.detach()}
+    torch.testing.assert_close(weights(classifier), expected, rtol=1e-4, atol=1e-6)
     assert history[0]["train_loss"] == pytest.approx(np.mean(losses))
     assert (abs(losses[0] - np.log(2)) < 1e-6) == (head == "zeros")
 
@@ -105,14 +117,12 @@ def test_an_epoch_by_hand(encoder, data, head):
 @pytest.mark.parametrize("like_length", [False, True])
 def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch, like_length):
     batches = []
-    forward = ClassifierNetwork.forward
 
-    def watched(self, texts, **options):
-        if self.training:
-            batches.append(texts)
-        return forward(self, texts, **options)
+    def watched(model, texts, token_dropout):
+        batches.append(texts)
+        return raw_embeddings(model, texts, token_dropout)
 
-    monkeypatch.setattr(ClassifierNetwork, "forward", watched)
+    monkeypatch.setattr(training, "raw_embeddings", watched)
     options = SupervisedOptions(epochs=1, batch_size=8, like_length=like_length)
     trained(encoder(), data, None, options)
     train, valid = data.split(0.1, 0)
@@ -133,10 +143,9 @@ def test_runs_are_averaged_and_each_holds_out_another_part(encoder, data):
     assert [entry["run"] for entry in history] == [1] * 4 + [2] * 4 + [3] * 4
     of_runs = history[:4], history[4:8], history[8:]
     assert best_epochs(history) == [max(run, key=lambda entry: entry["valid_accuracy"]) for run in of_runs]
-    for name, tensor in state(classifier).items():
-        mean = torch.stack([state(one)[name].double() for one, _ in alone]).mean(0)
+    for name, tensor in weights(classifier).items():
+        mean = torch.stack([weights(one)[name].double() for one, _ in alone]).mean(0)
         torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
-    assert classifier.encoder[0].labelled_texts is not None
 
 
 class Dropped(torch.nn.Dropout):
@@ -167,7 +176,7 @@ def test_interrupted_runs_go_on_where_they_stopped(encoder, data, tmp_path, monk
     again, history = trained(model, data, None, options, Checkpoint(tmp_path / "model", "run"))
     assert len(saved) == 12
     assert history == whole_history
-    assert same(state(again), state(whole))
+    assert same(weights(again), weights(whole))
 
 
 def test_a_training_that_diverges_is_stopped(encoder, data):
@@ -221,27 +230,87 @@ def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
     data = Labelled(labels, [f"{'good' if label else 'bad'} {random.integers(1000)}" for label in labels])
     for valid in (None, data):
         model, _ = trained(encoder(), data, valid, options, words=True)
-        assert model.predictor().accuracy(data) > 0.95
-        assert model.predictor().head.words is model.words is not None
-    model, _ = trained(encoder(), data, None, options)
-    assert model.words is None
+        assert model.accuracy(data) > 0.95
+        assert model.head.words is not None
+    assert trained(encoder(), data, None, options)[0].head.words is None
     shuffled = Labelled(labels[::-1], data.texts)
-    assert trained(encoder(), shuffled, None, options, words=True)[0].words is None
+    assert trained(encoder(), shuffled, None, options, words=True)[0].head.words is None
 
 
+@pytest.mark.parametrize("class_weight", [None, {"class 0": 5.0}])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_model, sentences, classes):
+def test_a_probe_is_logistic_regression_on_standardised_embeddings(tiny_model, sentences, classes, class_weight):
     """The head reads embeddings before they are normalised."""
     texts = [f"{sentence} {number}" for number in range(6) for sentence in sentences]
     data = Labelled([f"class {sentences.index(text.rsplit(' ', 1)[0]) % classes}" for text in texts], texts)
-    classifier = ClassifierNetwork(tiny_model, sorted(set(data.labels)))
-    classifier.fit_head(data)
     bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu").encode(texts)
     assert not np.allclose(np.linalg.norm(bare, axis=1), 1)
+    options = SupervisedOptions(epochs=1, learning_rate=1e-12, head="probe")
+    classifier, _ = trained(copy.deepcopy(tiny_model), data, data, options, class_weight=class_weight)
     X = StandardScaler().fit_transform(bare.astype(np.float64))
-    expected = LogisticRegression(C=PROBE_DEVIATION**2, max_iter=1000).fit(X, data.labels).predict_proba(X)
-    with torch.no_grad():
-        assert classifier(texts).softmax(1).numpy() == pytest.approx(expected, abs=1e-3)
+    regression = LogisticRegression(C=PROBE_DEVIATION**2, class_weight=class_weight, max_iter=1000)
+    expected = regression.fit(X, data.labels).predict_proba(X)
+    assert classifier.head.probabilities(classifier.logits(texts)) == pytest.approx(expected, abs=1e-3)
+    # A text that cannot be read has the weighted shares of the classes.
+    numbers = [data.labels.count(label) * (class_weight or {}).get(label, 1) for label in classifier.head.labels]
+    assert classifier.head.neutral == pytest.approx(np.log((np.array(numbers) + 0.5) / (48 + 0.5)))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("class_weight", [None, {0: 4.0}])
+def test_words_are_those_of_the_encoder_before_and_the_factors_the_likeliest(encoder, class_weight, runs):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 300).tolist()
+    telling = ["xz"[label if random.random() < 0.9 else 1 - label] + str(random.integers(20)) for label in labels]
+    starts = random.choice(["a joy", "the dull film", "so good"], 300)
+    data = Labelled(
+        labels, [f"{start} {word} {n}" for n, (start, word) in enumerate(zip(starts, telling, strict=True))]
+    )
+    options = SupervisedOptions(epochs=1, batch_size=50, learning_rate=0.01, head="random", runs=runs)
+    model = encoder()
+    before = Model(model).raw(data.texts)
+    classifier, _ = trained(model, data, None, options, words=True, class_weight=class_weight)
+    of_classes = class_weights(class_weight, data, [0, 1])
+    fitted = fitted_head(before, data, [0, 1], of_classes).words
+    found = classifier.head.words
+    assert found.vocabulary.words == fitted.vocabulary.words
+    factor = np.linalg.norm(found.weight) / np.linalg.norm(fitted.weight)
+    assert found.weight == pytest.approx(factor * fitted.weight, abs=2e-3)
+    if runs == 1:
+        learned, held_out = data.split(options.valid_share, options.seed)
+        of_learned = before[[data.texts.index(text) for text in learned.texts]]
+        of_words = fitted_head(of_learned, learned, [0, 1], of_classes).words
+        meaning = replace(classifier.head, words=None).logits(classifier.encoder.raw(held_out.texts), held_out.texts)
+
+        def loss(of_meaning, of_word):
+            logits = of_meaning * meaning + of_word * factor * of_words.logits(held_out.texts)
+            return log_loss(held_out.labels, softmax(logits, axis=1))
+
+        # With class weights, the factor of the meaning is as small as it may be.
+        others = [(1, 0.9), (1, 1.1), *([(0.9, 1), (1.1, 1)] if class_weight is None else [])]
+        assert all(loss(*factors) > loss(1, 1) - 1e-6 for factors in others)
+
+
+@pytest.mark.parametrize("store", [None, "int8", "float32"])
+def test_a_trained_encoder_knows_all_its_texts_and_how_it_is_stored(encoder, data, store):
+    model, valid = encoder(), Labelled(["+"], ["a text of its own"])
+    model[0].labelled_texts = earlier = hashes_of(["an earlier text"])
+    model[0].store = "int8"
+    options = SupervisedOptions(epochs=1, batch_size=40, learning_rate=1e-2)
+    trained(model, data, valid, options, store=store)
+    assert (model[0].labelled_texts == joined(earlier, hashes_of([*data.texts, *valid.texts]))).all()
+    assert model[0].store == (store or "int8")
+    assert (as_int8(model[0].embedding.weight.detach()) is not None) == (store == "int8")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_frozen_parameters_stay_and_others_are_trained(encoder, data):
+    model = encoder()
+    model[0].embedding.requires_grad_(False)
+    before = state(model)
+    trained(model, data, data, SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.1))
+    changed = {name for name, tensor in state(model).items() if not torch.equal(tensor, before[name])}
+    assert changed == set(before) - {"0.embedding.weight"}
 
 
 def test_several_labels_are_learned(encoder, data):
@@ -252,9 +321,9 @@ def test_several_labels_are_learned(encoder, data):
     assert () in labels
     rows = Labelled(labels, data.texts)
     classifier, history = trained(encoder(), rows, rows, SupervisedOptions(20, 8, 0.02))
-    assert classifier.labels == ["film", "good"]
-    assert history[-1]["valid_accuracy"] == classifier.predictor().accuracy(rows) == 1
-    assert [set(found) for found in classifier.predictor().predict(rows.texts)] == [set(of_text) for of_text in labels]
+    assert classifier.head.labels == ["film", "good"]
+    assert history[-1]["valid_accuracy"] == classifier.accuracy(rows) == 1
+    assert [set(found) for found in classifier.predict(rows.texts)] == [set(of_text) for of_text in labels]
 
 
 def test_class_weights_are_those_of_the_loss(encoder, data):
@@ -263,7 +332,7 @@ def test_class_weights_are_those_of_the_loss(encoder, data):
 
     def found(class_weight):
         classifier, _ = trained(encoder(), rare, rare, SupervisedOptions(3, 8, 0.003), class_weight=class_weight)
-        return classifier.predictor().predict(rare.texts).count("-")
+        return classifier.predict(rare.texts).count("-")
 
     assert found(None) == found({"+": 1.0, "-": 1.0}) <= 3
     assert found({"-": 1000.0}) > 10
@@ -303,3 +372,41 @@ def test_a_context_drawn_by_ids_and_texts_without_a_token_keep_the_table(tokeniz
     with pytest.raises(KeyboardInterrupt), compact_tables(encoder, ["the cat"]):
         raise KeyboardInterrupt
     assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
+
+
+def test_a_training_is_known_by_all_that_its_model_depends_on(tmp_path, tiny_model_path, tokenizer, monkeypatch):
+    asked = []
+    monkeypatch.setattr(job, "finished", lambda _, it, **__: asked.append(it) or {"result": {}})
+    first, second = tmp_path / "first.tsv", tmp_path / "second.tsv"
+    first.write_text("a\tone\nb\ttwo\n")
+    second.write_text("a\tone\nb\tthree\n")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    def ask(file=first, options=OPTIONS, start=str(tiny_model_path), **settings):
+        job.train(file, tmp_path / "model", options, start=start, **settings)
+
+    ask()
+    for name, value in other_values(SupervisedOptions):
+        ask(options=replace(OPTIONS, **{name: value}))
+    for name, value in other_values(TrainingJob):
+        if name not in ("overwrite", "skip_empty", "frozen", "multi_label"):
+            ask(**{name: value})
+    for settings in (
+        {"file": second},
+        {"valid": str(first)},
+        {"valid": str(second)},
+        {"test": str(first)},
+        {"class_weight": "balanced"},
+        {"class_weight": {"a": 2.0}},
+        {"multi_label": True},
+        {"options": None},
+        {"start": "default"},
+        {"start": "scratch"},
+        {"start": "scratch", "tokenizer": str(tmp_path / "tokenizer.json")},
+        {"start": "scratch", "architecture": {"dimension": 8}},
+        {"start": None, "encoder": "mean"},
+    ):
+        ask(**settings)
+    assert len(set(asked)) == len(asked)
+    ask(shutil.copy(first, tmp_path / "copy.tsv"))
+    assert asked[-1] == asked[0]

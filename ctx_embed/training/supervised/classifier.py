@@ -134,8 +134,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options = replace(FINE_TUNING, valid_share=self.valid_share, seed=self.random_state, **chosen)
             model = load(given, self.device) if isinstance(given, str | Path) else copy.deepcopy(given)
             how: dict[str, Any] = {"class_weight": self.class_weight, "words": self.words, "progress": self.verbose}
-            network, self.history_ = train_classifier(model, data, held_out, options, store="int8", **how)
-            predictor = network.predictor()
+            predictor, self.history_ = train_classifier(model, data, held_out, options, store="int8", **how)
         if columns:
             predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(data.texts)))
         return self._with(predictor)

@@ -202,8 +202,7 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
     else:
         checkpoint = Checkpoint(job.output, identity(recorded, start, asdict(train), valid and asdict(valid)))
         how: dict[str, Any] = {"class_weight": job.class_weight, "words": job.reads_words, "store": job.store}
-        network, history = train_classifier(model, train, valid, options, checkpoint, **how)
-        predictor = network.predictor()
+        predictor, history = train_classifier(model, train, valid, options, checkpoint, **how)
         best = best_epochs(history)
         # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the
         # texts that one run held out, since the other runs were trained on them.

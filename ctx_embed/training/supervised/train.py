@@ -1,9 +1,9 @@
-"""An encoder with a linear head as one torch module, and its training from labels, end to end."""
+"""The training of an encoder and a linear head over it from labels, end to end."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal
@@ -39,42 +39,6 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Opti
 adam: MakeOptimizer = partial(torch.optim.Adam, fused=True)
 # Standard deviation of the prior on the weights of a linear probe, which may be the initial head.
 PROBE_DEVIATION = 0.1
-
-
-class ClassifierNetwork(nn.Module):
-    """An encoder with a linear head over its embedding before any normalisation; each output belongs to a label."""
-
-    def __init__(self, encoder: SentenceTransformer, labels: Sequence[Any], multi_label: bool = False) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.labels = list(labels)
-        self.multi_label = multi_label
-        self.head = nn.Linear(Model(encoder).raw_dimension, len(self.labels)).to(encoder.device)
-        self.words: Words | None = None
-        self.neutral: Floats | None = None
-
-    def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
-        """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
-        logits: Tensor = self.head(raw_embeddings(self.encoder, texts, token_dropout).to(self.head.weight.dtype))
-        return logits
-
-    @torch.no_grad()
-    def fit_head(self, data: Labelled, weights: Floats | None = None) -> None:
-        """Set the head to a logistic regression on the encoder's current embeddings, with these class weights."""
-        regression = Regression(
-            Model(self.encoder).raw(data.texts), None, data.targets(self.labels), len(self.labels), weights
-        )
-        every = np.arange(len(data.texts))
-        weight, _, bias = regression.weights(regression.coefficients(every, PROBE_DEVIATION, 0.0))
-        self.head.weight.copy_(torch.from_numpy(weight))
-        self.head.bias.copy_(torch.from_numpy(bias))
-
-    def predictor(self) -> Predictor:
-        """Return the classifier as it is now, with a copy of the head."""
-        self.eval()
-        weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
-        head = Head(weight, bias, self.labels, self.multi_label, words=self.words, neutral=self.neutral)
-        return Predictor(Model(self.encoder), head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +118,7 @@ def train_classifier(
     store: Literal["int8", "float32"] | None = None,
     progress: bool = True,
     optimizer: MakeOptimizer = adam,
-) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
+) -> tuple[Predictor, list[dict[str, float]]]:
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
 
     The accuracy on ``valid`` chooses the epoch; without it, each run holds out another stratified part of ``train``.
@@ -165,26 +129,20 @@ def train_classifier(
     and a dict for each epoch of each run with ``run`` and ``epoch`` (from 1), ``train_loss``, ``cross_entropy`` (the
     loss without the encoder's penalty) and ``valid_accuracy``.
     """
-    options = (options or SupervisedOptions()).of_encoder(encoder)
-    labels = train.classes()
-    weights = class_weights(class_weight, train, labels)
-    if valid is not None:
-        valid.require_labels_of(train, "validation")
+    training = _Training(encoder, train, valid, options or SupervisedOptions(), class_weight)
     texts = [*train.texts, *(() if valid is None else valid.texts)]
     before = Model(encoder).raw(train.texts) if words else None
     with compact_tables(encoder, texts):
-        torch.manual_seed(options.seed)
-        network = ClassifierNetwork(encoder, labels, train.multi_label)
-        network.neutral = neutral_logits(train, labels, weights)
-        history, held_out = _run(network, train, valid, weights, options, checkpoint, optimizer, progress)
+        history, held_out = training.run(checkpoint, optimizer, progress)
+    predictor = training.predictor()
     if before is not None:
-        _let_read_words(network, before, weights, train, valid, options, held_out)
+        predictor = replace(predictor, head=training.reading_words(predictor.head, before, held_out))
     if isinstance(module := encoder[0], TokenEncoder):
         module.labelled_texts = joined(module.labelled_texts, hashes_of(texts))
         module.store = store or module.store
         if store == "int8":
             module.round_table()
-    return network, history
+    return predictor, history
 
 
 def best_epochs(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
@@ -193,158 +151,183 @@ def best_epochs(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     return [max(entries, key=lambda entry: entry["valid_accuracy"]) for _, entries in by_run]
 
 
-def _run(
-    network: ClassifierNetwork,
-    data: Labelled,
-    valid: Labelled | None,
-    weights: NDArray[np.float64] | None,
-    options: SupervisedOptions,
-    checkpoint: Checkpoint | None,
-    make_optimizer: MakeOptimizer,
-    progress: bool,
-) -> tuple[list[dict[str, float]], list[Tensor]]:
-    """Train; return the history, and each run's logits for its held-out texts, as of its best epoch."""
-    if options.head == "zeros":
-        # With a head of zeros, the encoder's gradients are zero at first, so the head learns first.
-        for parameter in network.head.parameters():
-            torch.nn.init.zeros_(parameter)
-    # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
-    state: dict[str, Any] = {"history": [], "total": {}, "held_out": [], "first": copy.deepcopy(network.state_dict())}
-    state |= (checkpoint.load() if checkpoint is not None else None) or {}
-    history, held_out = state["history"], state["held_out"]
-    for run in range(len(history) // options.epochs, options.runs):
-        seed = options.seed_of(run)
-        learned, measured = (data, valid) if valid is not None else data.split(options.valid_share, seed)
-        done = len(history) % options.epochs
-        network.load_state_dict(state["classifier"] if done else state["first"])
-        if options.head == "probe" and not done:
-            network.fit_head(learned, weights)
-        optimizer = make_optimizer(network.parameters(), options.learning_rate)
-        if done:
-            optimizer.load_state_dict(state["optimizer"])
-        else:
-            state["best"] = copy.deepcopy(network.state_dict())
-        for epoch in range(done, options.epochs):
-            name = f"epoch {epoch + 1}" if options.runs == 1 else f"run {run + 1} of {options.runs}, epoch {epoch + 1}"
-            losses = _epoch(network, optimizer, learned, weights, options, seed, epoch, name if progress else None)
-            accuracy = network.predictor().accuracy(measured)
-            if all(accuracy > earlier["valid_accuracy"] for earlier in history[run * options.epochs :]):
-                state["best"] = copy.deepcopy(network.state_dict())
-            history.append({"run": run + 1, "epoch": epoch + 1, **losses, "valid_accuracy": accuracy})
-            if progress:
-                say(f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}")
-            if epoch + 1 == options.epochs:
-                total = state["total"]
-                # Sum in float64, so that averaging equal weights changes nothing; on the CPU, as some devices lack it.
-                for key, tensor in state["best"].items():
-                    weight = tensor.cpu()
-                    if weight.is_floating_point():
-                        weight = weight.double() + total[key] if key in total else weight.double()
-                    total[key] = weight
-                network.load_state_dict(state["best"])
-                held_out.append(torch.from_numpy(network.predictor().logits(measured.texts)))
-            if checkpoint is not None:
-                checkpoint.save({**state, "classifier": network.state_dict(), "optimizer": optimizer.state_dict()})
-    averaged = {
-        name: total / options.runs if total.is_floating_point() else total for name, total in state["total"].items()
-    }
-    network.load_state_dict(averaged)
-    network.eval()
-    return history, held_out
+class _Training(nn.Module):
+    """An encoder with a linear head over its embeddings before any normalisation, and how both are trained."""
 
-
-def _let_read_words(
-    network: ClassifierNetwork,
-    before: Floats,
-    weights: NDArray[np.float64] | None,
-    data: Labelled,
-    valid: Labelled | None,
-    options: SupervisedOptions,
-    held_out: Sequence[Tensor],
-) -> None:
-    """Add words to a trained network if that makes the labels of held-out texts more likely.
-
-    The words' weights are fitted with the embeddings ``before`` (n, m) of the encoder before the training: those of
-    the trained encoder fit its training texts too well and would leave words nothing to add. One factor of the logits
-    and one of the words' weights are fitted on the held-out texts, so probabilities are calibrated, too. ``held_out``
-    has each run's logits for its held-out texts.
-    """
-    rows = {text: row for row, text in enumerate(data.texts)}
-    logits, words, targets = [], [], []
-    for run, of_run in enumerate(held_out):
-        learned, measured = (
+    def __init__(
+        self,
+        encoder: SentenceTransformer,
+        data: Labelled,
+        valid: Labelled | None,
+        options: SupervisedOptions,
+        class_weight: ClassWeight,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.data = data
+        self.options = options = options.of_encoder(encoder)
+        self.labels = data.classes()
+        self.weights = class_weights(class_weight, data, self.labels)
+        self.neutral = neutral_logits(data, self.labels, self.weights)
+        if valid is not None:
+            valid.require_labels_of(data, "validation")
+        # The texts that each run learns from, and those that choose its epoch.
+        self.parts = [
             (data, valid) if valid is not None else data.split(options.valid_share, options.seed_of(run))
+            for run in range(options.runs)
+        ]
+
+    def predictor(self) -> Predictor:
+        """Return the classifier as it is now, with a copy of the head."""
+        self.eval()
+        weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
+        head = Head(weight, bias, self.labels, self.data.multi_label, neutral=self.neutral)
+        return Predictor(Model(self.encoder), head)
+
+    @torch.no_grad()
+    def probe(self, data: Labelled) -> None:
+        """Set the head to a logistic regression on the encoder's current embeddings."""
+        embeddings, targets = Model(self.encoder).raw(data.texts), data.targets(self.labels)
+        regression = Regression(embeddings, None, targets, len(self.labels), self.weights)
+        coefficients = regression.coefficients(np.arange(len(targets)), PROBE_DEVIATION, 0.0)
+        weight, _, bias = regression.weights(coefficients)
+        self.head.weight.copy_(torch.from_numpy(weight))
+        self.head.bias.copy_(torch.from_numpy(bias))
+
+    def run(
+        self, checkpoint: Checkpoint | None, make_optimizer: MakeOptimizer, progress: bool
+    ) -> tuple[list[dict[str, float]], list[Tensor]]:
+        """Train; return the history, and each run's logits for its held-out texts, as of its best epoch."""
+        options = self.options
+        torch.manual_seed(options.seed)
+        self.head = nn.Linear(Model(self.encoder).raw_dimension, len(self.labels)).to(self.encoder.device)
+        if options.head == "zeros":
+            # The encoder's gradients are then zero at first, so the head learns first.
+            for parameter in self.head.parameters():
+                torch.nn.init.zeros_(parameter)
+        # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
+        state: dict[str, Any] = {"history": [], "total": {}, "held_out": [], "first": copy.deepcopy(self.state_dict())}
+        state |= (checkpoint.load() if checkpoint is not None else None) or {}
+        history, held_out = state["history"], state["held_out"]
+        for run in range(len(history) // options.epochs, options.runs):
+            learned, measured = self.parts[run]
+            done = len(history) % options.epochs
+            self.load_state_dict(state["classifier"] if done else state["first"])
+            if options.head == "probe" and not done:
+                self.probe(learned)
+            optimizer = make_optimizer(self.parameters(), options.learning_rate)
+            if done:
+                optimizer.load_state_dict(state["optimizer"])
+            else:
+                state["best"] = copy.deepcopy(self.state_dict())
+            for epoch in range(done, options.epochs):
+                name = f"epoch {epoch + 1}"
+                if options.runs > 1:
+                    name = f"run {run + 1} of {options.runs}, {name}"
+                losses = self._epoch(optimizer, learned, options.seed_of(run), epoch, name if progress else None)
+                accuracy = self.predictor().accuracy(measured)
+                if all(accuracy > earlier["valid_accuracy"] for earlier in history[run * options.epochs :]):
+                    state["best"] = copy.deepcopy(self.state_dict())
+                history.append({"run": run + 1, "epoch": epoch + 1, **losses, "valid_accuracy": accuracy})
+                if progress:
+                    say(f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}")
+                if epoch + 1 == options.epochs:
+                    total = state["total"]
+                    # Sum in float64, so that averaging equal weights changes nothing; on the CPU: some devices lack it.
+                    for key, tensor in state["best"].items():
+                        weight = tensor.cpu()
+                        if weight.is_floating_point():
+                            weight = weight.double() + total[key] if key in total else weight.double()
+                        total[key] = weight
+                    self.load_state_dict(state["best"])
+                    held_out.append(torch.from_numpy(self.predictor().logits(measured.texts)))
+                if checkpoint is not None:
+                    checkpoint.save({**state, "classifier": self.state_dict(), "optimizer": optimizer.state_dict()})
+        averaged = {
+            name: total / options.runs if total.is_floating_point() else total for name, total in state["total"].items()
+        }
+        self.load_state_dict(averaged)
+        return history, held_out
+
+    def reading_words(self, trained: Head, before: Floats, held_out: Sequence[Tensor]) -> Head:
+        """Return the trained head, with words if these make the labels of held-out texts more likely.
+
+        The words' weights are fitted with the embeddings ``before`` (n, m) of the encoder before the training: those of
+        the trained encoder fit its training texts too well and would leave words nothing to add. One factor of the
+        logits and one of the words' weights are fitted on the held-out texts, so probabilities are calibrated, too.
+        ``held_out`` has each run's logits for its held-out texts.
+        """
+        data, labels = self.data, self.labels
+        rows = {text: row for row, text in enumerate(data.texts)}
+        logits, words, targets = [], [], []
+        learned = None
+        for of_run, (part, measured) in zip(held_out, self.parts, strict=True):
+            if part is not learned:
+                learned = part
+                head = fitted_head(before[[rows[text] for text in part.texts]], part, labels, self.weights)
+            if head.words is None:
+                continue
+            logits.append(of_run.numpy())
+            words.append(head.words.logits(measured.texts))
+            truth = measured.targets(labels)
+            targets.append(truth if data.multi_label else np.eye(len(labels))[truth])
+        if not logits:
+            return trained
+        parts, truths = [np.concatenate(logits), np.concatenate(words)], np.concatenate(targets)
+        loss_of = sigmoid_loss if data.multi_label else softmax_loss
+
+        def loss(factors: Floats) -> tuple[float, Floats]:
+            value, residual = loss_of(factors[0] * parts[0] + factors[1] * parts[1], truths)
+            return value, np.array([(residual * part).sum() for part in parts]) / len(truths)
+
+        alone, together = (
+            minimize(loss, (1.0, 0.0), jac=True, bounds=[(0.05, 20.0), (0.0, most)], method="L-BFGS-B")
+            for most in (0.0, 20.0)
         )
-        if run == 0 or valid is None:
-            head = fitted_head(before[[rows[text] for text in learned.texts]], learned, network.labels, weights)
-        if head.words is None:
-            continue
-        logits.append(of_run.numpy())
-        words.append(head.words.logits(measured.texts))
-        truth = measured.targets(network.labels)
-        targets.append(truth if data.multi_label else np.eye(len(network.labels))[truth])
-    if not logits:
-        return
-    parts, labels = [np.concatenate(logits), np.concatenate(words)], np.concatenate(targets)
-    loss_of = sigmoid_loss if data.multi_label else softmax_loss
+        # Akaike's criterion: each further factor must increase the log-likelihood by more than 1.
+        if len(truths) * (alone.fun - together.fun) <= 1:
+            return trained
+        found = fitted_head(before, data, labels, self.weights).words
+        if found is None:
+            return trained
+        factor, of_words = np.float32(together.x[0]), together.x[1]
+        weight = (of_words * found.weight).astype(np.float16).astype(np.float32)
+        words_of_all = Words(found.vocabulary, weight)
+        return replace(trained, weight=factor * trained.weight, bias=factor * trained.bias, words=words_of_all)
 
-    def loss(factors: Floats) -> tuple[float, Floats]:
-        value, residual = loss_of(factors[0] * parts[0] + factors[1] * parts[1], labels)
-        return value, np.array([(residual * part).sum() for part in parts]) / len(labels)
-
-    alone, together = (
-        minimize(loss, (1.0, 0.0), jac=True, bounds=[(0.05, 20.0), (0.0, most)], method="L-BFGS-B")
-        for most in (0.0, 20.0)
-    )
-    # Akaike's criterion: each further factor must increase the log-likelihood by more than 1.
-    if len(labels) * (alone.fun - together.fun) > 1:
-        head = fitted_head(before, data, network.labels, weights)
-        if head.words is not None:
-            factor, of_words = together.x
-            with torch.no_grad():
-                for parameter in network.head.parameters():
-                    parameter.mul_(factor)
-            weight = (of_words * head.words.weight).astype(np.float16).astype(np.float32)
-            network.words = Words(head.words.vocabulary, weight)
-
-
-def _epoch(
-    network: ClassifierNetwork,
-    optimizer: torch.optim.Optimizer,
-    train: Labelled,
-    weights: NDArray[np.float64] | None,
-    options: SupervisedOptions,
-    seed: int,
-    epoch: int,
-    shown: str | None,
-) -> dict[str, float]:
-    """Train for an epoch (counted from 0); return its mean loss and cross-entropy. ``shown`` names it on stderr."""
-    device = network.head.weight.device
-    targets = torch.from_numpy(train.targets(network.labels)).to(device)
-    in_loss = None if weights is None else torch.from_numpy(weights).float().to(device)
-    # Seeded by the epoch, so that a resumed run of an encoder with dropout equals an uninterrupted one.
-    torch.manual_seed(seed + epoch)
-    network.train()
-    batches = list(
-        like_length_batches(np.array([len(text) for text in train.texts]), options.batch_size, seed, epoch)
-        if options.like_length
-        else seeded_batches(len(train.texts), options.batch_size, seed, epoch)
-    )
-    total = total_entropy = 0.0
-    meter = Meter(shown or "", len(batches), "batches", shown=shown is not None, leave=False)
-    for number, rows in enumerate(meter.each(batches), 1):
-        logits = network([train.texts[row] for row in rows], token_dropout=options.token_dropout)
-        entropy = (
-            F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)
-            if train.multi_label
-            else F.cross_entropy(logits, targets[rows], in_loss)
+    def _epoch(
+        self, optimizer: torch.optim.Optimizer, train: Labelled, seed: int, epoch: int, shown: str | None
+    ) -> dict[str, float]:
+        """Train for an epoch (counted from 0); return its mean loss and cross-entropy. ``shown`` names it on stderr."""
+        options, device = self.options, self.head.weight.device
+        targets = torch.from_numpy(train.targets(self.labels)).to(device)
+        in_loss = None if self.weights is None else torch.from_numpy(self.weights).float().to(device)
+        # Seeded by the epoch, so that a resumed run of an encoder with dropout equals an uninterrupted one.
+        torch.manual_seed(seed + epoch)
+        self.train()
+        batches = list(
+            like_length_batches(np.array([len(text) for text in train.texts]), options.batch_size, seed, epoch)
+            if options.like_length
+            else seeded_batches(len(train.texts), options.batch_size, seed, epoch)
         )
-        # The encoder's own loss term for these texts.
-        loss = entropy + sum((each.regularizer() for each in network.encoder if isinstance(each, TokenEncoder)), 0.0)
-        require_finite(loss.item(), epoch * len(batches) + number)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        total += loss.item() * len(rows)
-        total_entropy += entropy.item() * len(rows)
-    return {"train_loss": total / len(train.texts), "cross_entropy": total_entropy / len(train.texts)}
+        total = total_entropy = 0.0
+        meter = Meter(shown or "", len(batches), "batches", shown=shown is not None, leave=False)
+        for number, rows in enumerate(meter.each(batches), 1):
+            texts = [train.texts[row] for row in rows]
+            embeddings = raw_embeddings(self.encoder, texts, options.token_dropout)
+            logits = self.head(embeddings.to(self.head.weight.dtype))
+            entropy = (
+                F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)
+                if train.multi_label
+                else F.cross_entropy(logits, targets[rows], in_loss)
+            )
+            # The encoder's own loss term for these texts.
+            own = sum((each.regularizer() for each in self.encoder if isinstance(each, TokenEncoder)), 0.0)
+            loss = entropy + own
+            require_finite(loss.item(), epoch * len(batches) + number)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(rows)
+            total_entropy += entropy.item() * len(rows)
+        return {"train_loss": total / len(train.texts), "cross_entropy": total_entropy / len(train.texts)}
