@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctx_embed import load
+from ctx_embed.cli import options as chosen
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS, system
 from ctx_embed.training.distillation import objectives
@@ -82,6 +83,10 @@ def test_a_model(here):
 def test_ways_to_name_a_corpus(here, monkeypatch, tmp_path_factory):
     assert sentences_of(run("-o", "model", "--corpus", "a.txt", "b.txt", "--corpus", "c.txt.gz", epochs=1)) == 240
     assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
+    # In order, however the system lists them.
+    with monkeypatch.context() as patch:
+        patch.setattr(chosen, "glob", lambda *_, **__: ["b.txt", "a.txt"])
+        assert chosen.corpus_files(("[ab].txt",), here) == [here / "a.txt", here / "b.txt"]
     pattern = f"**/{here.name}/*.txt*"
     assert sentences_of(run("--corpus", pattern, "--data", "..", "-o", "model", "--overwrite", epochs=1)) == 240
     # The folder of the environment.

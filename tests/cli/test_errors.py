@@ -248,6 +248,8 @@ def test_one_thing_has_one_option_name():
         assert isinstance(each, click.Group) or {"--quiet", "--verbose"} <= options, name
         assert "-o" not in options or "--output" in options, name
         assert "--jsonl" not in options or "--json" in options, name
+        # Only the options of architectures have a page instead of a line in the help.
+        assert name in (("train",), ("distill",)) or not any(getattr(param, "hidden", False) for param in each.params)
 
 
 @pytest.mark.parametrize("name", ["train", "distill"])
@@ -276,6 +278,13 @@ def test_usage_mistakes_are_one_line():
         result = run(*arguments)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"Error: {said}" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "static", "site"])
+def test_a_folder_with_files_is_not_replaced_unasked(here, kind):
+    (here / "full").mkdir()
+    (here / "full" / "thesis.txt").write_text("years of work")
+    assert Command(f"export {kind}").fails("nowhere", "-o", "full").startswith("full: already exists")
 
 
 LACKING = f"ctx-embed train needs torch, which the light installation leaves out: {installation()}"

@@ -76,6 +76,7 @@ def arguments_of(monkeypatch, targets: list[str], name: str, more: list[str], wo
     def recorder(function, is_last):
         def record(*arguments: object, **named: object) -> object:
             bound = inspect.signature(function).bind(*arguments, **named)
+            bound.arguments.pop("self", None)
             for key, value in bound.arguments.items():
                 default = bound.signature.parameters[key].default
                 if not more and key not in ("mode", "progress", "meaning") and isinstance(default, int | float | str):

@@ -436,12 +436,12 @@ def test_a_development_part_chooses_the_epoch(tiny, monkeypatch):
     seen = []
 
     def watched(model, train, valid, *rest, **named):
-        seen.append((len(train.texts), len(valid.texts)))
+        seen.append((len(train.texts), len(valid.texts), rest[0].seed, named["words"]))
         return train_classifier(model, train, valid, *rest, **named)
 
     monkeypatch.setattr(supervised.train, "train_classifier", watched)
-    score = end_to_end(tiny, Examples(EXAMPLES.labels, EXAMPLES.texts, rows), 0)
-    assert seen == [(20, 10)]
+    score = end_to_end(replace(tiny, words=True), Examples(EXAMPLES.labels, EXAMPLES.texts, rows), 7)
+    assert seen == [(20, 10, 7, True)]
     assert (len(score.folds), len(score.right)) == (1, 10)
 
 

@@ -127,6 +127,10 @@ def test_a_query_that_is_a_document_is_left_out_of_its_own_results_alone():
     score = score_retrieval(*known, own={"a", "b"})
     assert (score.mean, score.recall, score.reciprocal_rank) == (100.0, (100.0, 100.0), (100.0, 100.0))
     assert score_retrieval(*known).mean == pytest.approx(100 / math.log2(3))
+    # The hundred others are looked at.
+    many, places = np.linspace([1.0, 0.0], [0.0, 1.0], 101), [str(place) for place in range(101)]
+    last = (["0"], many[:1], places, many, [("0", "100", "1")], {"0"})
+    assert score_retrieval(*last).recall == (100.0,)
     assert score_retrieval(*known, own={"a"}).ndcg == pytest.approx((100.0, 100 / math.log2(3)))
 
 

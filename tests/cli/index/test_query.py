@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -13,7 +14,8 @@ import pytest
 from ctx_embed import Hit, SearchIndex
 from ctx_embed.cli.index.documents import SHOWN_CHARACTERS
 from ctx_embed.cli.index.query import INDENT, print_hits
-from tests.helpers.cli import Command
+from ctx_embed.index.records import Location
+from tests.helpers.cli import Command, in_a_terminal
 
 COMMAND = Command("index")
 run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
@@ -135,8 +137,23 @@ def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
     assert click.unstyle(shown).startswith("    … ")
     assert click.unstyle(shown).endswith("…")
     assert len(click.unstyle(shown)) < 260
-    print_hits("nine", [dataclasses.replace(hit, text=answer, highlight=(0, len(answer)))])
-    assert click.unstyle(capsys.readouterr().out) == f"0.9000  a\n    {answer}\n"
+    context = f"Much is said. {answer}"
+    print_hits("nine", [dataclasses.replace(hit, text=answer, highlight=(0, len(answer)), context=context)])
+    shown = capsys.readouterr().out
+    assert click.unstyle(shown) == f"0.9000  a\n    {answer}\n    {context}\n"
+    assert shown.endswith(f"\x1b[2m    {context}\x1b[0m\n")
+
+
+def test_a_place_takes_the_place_of_the_id_and_leads_to_its_file(capsys, monkeypatch):
+    metadata = {"source": "a.md", "line": 3, "page": 1, "modified": "today", "n": 1, "empty": "", "list": [1], "t": "b"}
+    hit = Hit("a.md", 0.9, "nine", {**metadata, **dict.fromkeys("cdef", True)})
+    place = Location("a.md", Path("/notes/a.md"), 3, None)
+    print_hits("nine", [hit], [place])
+    assert capsys.readouterr().out == "0.9000  a.md:3  n: 1  t: b  c: true  d: true\n    nine\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_hits("nine", [dataclasses.replace(hit, id="b")], [place])
+    heading = capsys.readouterr().out.splitlines()[0]
+    assert heading.startswith("0.9000  \x1b[1mb\x1b[0m  \x1b]8;;file:///notes/a.md#3\x1b\\a.md:3\x1b]8;;\x1b\\  n: 1")
 
 
 def test_where_nothing_answers_that_is_said_and_nothing_is_highlighted():
@@ -151,6 +168,10 @@ def test_where_nothing_answers_that_is_said_and_nothing_is_highlighted():
         said = "" if hit["answered"] else "nothing answers this: no relevance reaches 0.8; the nearest:\n"
         assert found.stderr == said
     assert "answered" not in hits("query", "museum.index", "museum", "--mode", "words")[0]
+    # In a terminal the answer stands out, unless a program reads.
+    command = (sys.executable, "-m", "ctx_embed", "index", "query", "museum.index", "when does it open?")
+    assert "\x1b[2mThe museum is old." in in_a_terminal(*command)[1]
+    assert '"highlight"' not in in_a_terminal(*command, "--json")[1]
 
 
 def test_a_corrected_word_is_told_on_stderr(index):
