@@ -52,9 +52,6 @@ def test_imports_run_one_way():
         if found.startswith("ctx_embed.") and found.split(".")[1] in LAYERS[LAYERS.index(layer) + 1 :]
     ]
     assert wrong == []
-    # The test would find a wrong import.
-    source = "def f():\n    from ctx_embed import cli, errors\n    import ctx_embed.index.ranking\n    import os\n"
-    assert list(imported(source)) == ["ctx_embed.cli", "ctx_embed.errors", "ctx_embed.index.ranking", "os"]
 
 
 def circles(sources: dict[str, str]) -> list[str]:
@@ -72,11 +69,6 @@ def circles(sources: dict[str, str]) -> list[str]:
 
 def test_no_file_imports_itself_through_others():
     sources = {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for _, name, path in modules()}
-    assert circles(sources) == []
-    # The test would find a circle.
-    sources = {"a": "import b", "b": "def f():\n    from c.d import g", "c.d": "from a import x", "e": "import a"}
-    assert circles(sources) == ["a", "b", "c.d"]
-    sources["c.d"] = f"if TYPE_CHECKING:\n    {sources['c.d']}"
     assert circles(sources) == []
 
 
@@ -120,6 +112,7 @@ MISTAKES = [
     "eval compare nowhere nowhere",
     "encode nowhere.txt -o x.npy",
     "encode x.txt -o x.foo",
+    "encode pyproject.toml -o x.npy --model nowhere",
     "index query nowhere x --where 'year >'",
     "grep x nowhere",
     "grep x tests --include ''",

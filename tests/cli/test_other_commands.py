@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -160,20 +159,6 @@ def test_systems():
     assert {**SYSTEMS["lama"]._asdict(), "parameter_count": 2 * 30 * 8}.items() <= rows["lama"].items()
     assert rows["lama"]["options"].items() >= {"heads": 30, "context": "mean"}.items()
     assert rows.keys() == set(SYSTEMS)
-
-
-def test_a_name_that_is_no_model_is_refused_before_torch_is_imported():
-    code = """
-import sys
-from ctx_embed.model import Model
-
-try:
-    Model.of("no such")
-except ValueError:
-    print({"torch", "sentence_transformers"} & set(sys.modules))
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ("set()\n", "")
 
 
 def test_a_vocabulary_from_files_is_replaced_when_the_new_one_is_complete(here, sentences, monkeypatch):

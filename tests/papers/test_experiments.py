@@ -307,6 +307,8 @@ def test_a_redrawn_context_differs_at_each_reading(workplace):
     text = "a film about a house by the sea"
     assert (seeded.encode(text) == seeded.encode(text)).all()
     assert abs(redrawn.encode(text) - redrawn.encode(text)).max() > 0.01
+    drawn = redrawn[0].attention.first_context(None, torch.arange(500))
+    assert (drawn.shape[1], drawn.abs().max() <= 1, drawn.mean().abs() < 0.02) == (redrawn[0].dimension, True, True)
     assert changed(ones.settings, {"redrawn": True}) == ones.settings
 
 
