@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import LateError
@@ -73,6 +74,7 @@ def test_the_routes_are_documented_without_the_network(server):
     body = described["components"]["schemas"]["EmbeddingsBody"]
     assert set(body["properties"]) == {"input", "model", "encoding_format", "dimensions", "user"}
     assert "securitySchemes" not in described["components"]
+    assert described["info"].items() >= {"title": "ctx-embed", "version": ctx_embed.__version__}.items()
     # What a route says of its effects is what the library says.
     for name in ("add", "upsert", "update_metadata", "delete", "ids", "count", "topics"):
         said = described["paths"][f"/v1/indexes/{{name}}/{name}"]["post"]["description"].replace("`", "")
@@ -191,10 +193,17 @@ def test_keys_read_and_write(tmp_path):
         ((scheme, facts),) = described["components"]["securitySchemes"].items()
         assert (facts["type"], facts["scheme"]) == ("http", "bearer")
         assert described["paths"]["/v1/embeddings"]["post"]["security"] == [{scheme: []}]
+        # Probes, the page and what it asks first need no key.
+        free = {"/", "/static/main.js", "/docs", "/openapi.json", "/healthz", "/readyz", "/v1/server", "/v1/access"}
+        routes = {path: next(iter(methods)) for path, methods in described["paths"].items()}
+        asked = {path: httpx.request(method, f"{server.url}{path}", timeout=60) for path, method in routes.items()}
+        asked |= {path: get(f"{server.url}{path}") for path in free - routes.keys()}
+        assert {path for path, answer in asked.items() if answer.status_code != 401} == free
+        assert {asked[path].status_code for path in free} == {200}
         refused = post(f"{name}/search", json={"query": "x"})
         assert refused.json()["error"]["message"].startswith("an API key is needed")
-        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
-        preflight = httpx.options(f"{name}/search", headers=asked)
+        headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+        preflight = httpx.options(f"{name}/search", headers=headers)
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
 
 
