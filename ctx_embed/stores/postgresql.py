@@ -53,8 +53,8 @@ class PostgreSQL(Database):
             register_vector(connection)
         except psycopg.Error as error:
             connection.close()
-            said = without_secrets(str(error).strip().split("\n")[0])
-            raise InputError(f"{self.name}: pgvector must be installed on the server ({said})") from None
+            reason = without_secrets(str(error).strip().split("\n")[0])
+            raise InputError(f"{self.name}: pgvector must be installed on the server ({reason})") from None
         return connection
 
     @contextmanager
@@ -101,34 +101,29 @@ class PostgreSQL(Database):
                 [self.collection_name, name, _json(note)],
             )
 
-    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Copy the rows to a temporary table, and from there into the table, in one commit with the note."""
+    def _put(self, rows: Batch) -> None:
+        """Copy the rows to a temporary table, and from there into the table."""
         from pgvector import Vector
         from psycopg.types.json import Jsonb
 
         with self._transaction() as connection:
-            if len(rows):
-                latest = rows.latest()
-                connection.execute(
-                    f"CREATE TEMPORARY TABLE arriving ON COMMIT DROP AS SELECT * FROM {self._quoted} WITH NO DATA"
-                )
-                with connection.cursor().copy(
-                    "COPY arriving (id, text, metadata, embedding) FROM STDIN WITH (FORMAT BINARY)"
-                ) as copy:
-                    copy.set_types(["text", "text", "jsonb", "vector"])
-                    columns = (latest.ids, latest.texts, latest.metadata, latest.vectors)
-                    for identifier, text, metadata, vector in zip(*columns, strict=True):
-                        # NUL is the one character that PostgreSQL cannot store.
-                        plain = identifier.replace("\0", "\ufffd"), text.replace("\0", "\ufffd")
-                        copy.write_row((*plain, Jsonb(_json(metadata), dumps=str), Vector(vector)))
-                # Sorted, so that processes that store the same ids wait for each other instead of deadlocking.
-                connection.execute(
-                    f"INSERT INTO {self._quoted} SELECT * FROM arriving ORDER BY id ON CONFLICT (id) DO UPDATE SET "
-                    "text = EXCLUDED.text, metadata = EXCLUDED.metadata, embedding = EXCLUDED.embedding"
-                )
-            if part is not None:
-                # A transaction within this one.
-                self.write_note(f"part-{part}", note or {})
+            connection.execute(
+                f"CREATE TEMPORARY TABLE arriving ON COMMIT DROP AS SELECT * FROM {self._quoted} WITH NO DATA"
+            )
+            with connection.cursor().copy(
+                "COPY arriving (id, text, metadata, embedding) FROM STDIN WITH (FORMAT BINARY)"
+            ) as copy:
+                copy.set_types(["text", "text", "jsonb", "vector"])
+                columns = (rows.ids, rows.texts, rows.metadata, rows.vectors)
+                for identifier, text, metadata, vector in zip(*columns, strict=True):
+                    # NUL is the one character that PostgreSQL cannot store.
+                    plain = identifier.replace("\0", "\ufffd"), text.replace("\0", "\ufffd")
+                    copy.write_row((*plain, Jsonb(_json(metadata), dumps=str), Vector(vector)))
+            # Sorted, so that processes that store the same ids wait for each other instead of deadlocking.
+            connection.execute(
+                f"INSERT INTO {self._quoted} SELECT * FROM arriving ORDER BY id ON CONFLICT (id) DO UPDATE SET "
+                "text = EXCLUDED.text, metadata = EXCLUDED.metadata, embedding = EXCLUDED.embedding"
+            )
 
     def count(self) -> int:
         """Return the number of rows."""

@@ -6,7 +6,7 @@ import math
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
@@ -112,16 +112,16 @@ class Store(AbstractContextManager["Store"], ABC):
         if note is None:
             return None
         try:
-            found = Collection(**note)
-            strings = [found.model_fingerprint, found.model or "", *found.fields.values()]
-            sound = isinstance(found.dimension, int) and all(isinstance(value, str) for value in strings)
+            collection = Collection(**note)
+            strings = [collection.model_fingerprint, collection.model or "", *collection.fields.values()]
+            sound = isinstance(collection.dimension, int) and all(isinstance(value, str) for value in strings)
         except (AttributeError, TypeError):
             sound = False
         if not sound:
             raise InputError(f"{self.name}: the record of its model is damaged; encode it again")
-        if found.metric != METRIC:
-            raise InputError(f"{self.name}: must compare vectors by the {METRIC}, got {quoted(found.metric)}")
-        return found
+        if collection.metric != METRIC:
+            raise InputError(f"{self.name}: must compare vectors by the {METRIC}, got {quoted(collection.metric)}")
+        return collection
 
     def ensure(self, collection: Collection) -> Collection:
         """Make the collection, or check that an existing one has the same model, and return what is stored.
@@ -175,20 +175,20 @@ class Store(AbstractContextManager["Store"], ABC):
             if not isinstance(text, str):
                 raise InputError(f"query {place} must be a string, got {described(text)}")
         tree = None if where is None else parse(where)
-        found = [Hits(text, []) for text in texts]
+        results = [Hits(text, []) for text in texts]
         if texts:
             queries = self.embedder.queries([well_formed(text) for text in texts])
             # A query that the model cannot read is embedded as zeros and finds nothing.
-            known = np.flatnonzero(queries.any(axis=1))
-            if len(known):
-                for place, rows in zip(known, self._nearest(queries[known], int(k), tree, exact), strict=True):
-                    found[place] += [
+            readable = np.flatnonzero(queries.any(axis=1))
+            if len(readable):
+                for place, rows in zip(readable, self._nearest(queries[readable], int(k), tree, exact), strict=True):
+                    results[place] += [
                         Hit(id=identifier, score=float(score), text=text, metadata=metadata)
                         for identifier, score, text, metadata in rows
                         # The cosine with a vector of zeros may be NaN; such vectors come last.
                         if not math.isnan(score)
                     ]
-        return found[0] if isinstance(query, str) else found
+        return results[0] if isinstance(query, str) else results
 
     def _require_free(self) -> None:
         """Raise an InputError if something else has the collection's name."""
@@ -251,11 +251,15 @@ class Database(Store):
         self.collection_name = collection
 
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Store the rows, and after them the note of their part."""
-        if len(rows):
-            self._put(rows.latest())
-        if part is not None:
-            self.write_note(f"part-{part}", note or {})
+        """Store the rows, and after them the note of their part, in one transaction if the database has them."""
+        with self._transaction():
+            if len(rows):
+                self._put(rows.latest())
+            if part is not None:
+                self.write_note(f"part-{part}", note or {})
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def _put(self, rows: Batch) -> None:
         """Store at least one row. All ids differ."""
@@ -277,8 +281,8 @@ class Database(Store):
         except InputError:
             raise
         except Exception as error:
-            said = " ".join(without_secrets(str(error)).split()) or type(error).__name__
-            raise InputError(f"{self.name}: {type(self).__name__} says {said:.200}") from None
+            reason = " ".join(without_secrets(str(error)).split()) or type(error).__name__
+            raise InputError(f"{self.name}: {type(self).__name__} says {reason:.200}") from None
 
     def close(self) -> None:
         """Close the connection, so that another process can open a folder."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
@@ -500,6 +501,19 @@ def test_a_table_of_postgresql_is_made_in_its_schema(postgresql, embedder, rows)
         assert [hit.text for hit in store.search("a whale")] == ["a whale"]
     with stores.open(f"{postgresql}#nowhere.t") as to:
         assert 'schema "nowhere" does not exist' in error(to.ensure, stores.Collection.of(embedder))
+
+
+def test_postgresql_stores_rows_and_the_note_of_their_part_together_or_not_at_all(
+    postgresql, embedder, rows, monkeypatch
+):
+    with stores.open(f"{postgresql}#together") as store:
+        store.ensure(stores.Collection.of(embedder))
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "write_note", Mock(side_effect=OSError("cut off")))
+            assert "cut off" in error(store.upsert, rows(["a"]), "0001", {})
+        assert store.count() == 0
+        store.upsert(rows(["a"]), "0001", {})
+        assert (store.count(), store.notes("part-")) == (1, {"part-0001": {}})
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, embedder):
