@@ -26,21 +26,21 @@ def digest(
     modules: Iterable[tuple[str, dict[str, Any], Any]], tensors: Iterable[tuple[str, str, Iterable[int], Iterable[Any]]]
 ) -> str:
     """Return the sha256 over a model's configs, tokenizers and tensors."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name, config, tokenizer in modules:
         config = {**CONFIGS.get(name, {}), **config}
-        found.update(json.dumps([name, config], sort_keys=True, default=str).encode())
+        hashed.update(json.dumps([name, config], sort_keys=True, default=str).encode())
         if hasattr(tokenizer, "to_str"):
             content = json.loads(tokenizer.to_str())
             # Calls of the tokenizer change these settings, so they do not count.
             content.pop("padding", None)
             content.pop("truncation", None)
-            found.update(json.dumps(content, sort_keys=True).encode())
+            hashed.update(json.dumps(content, sort_keys=True).encode())
     for name, dtype, shape, blocks in tensors:
-        found.update(f"{name} {dtype} {list(shape)}\n".encode())
+        hashed.update(f"{name} {dtype} {list(shape)}\n".encode())
         for block in blocks:
-            found.update(block)
-    return found.hexdigest()
+            hashed.update(block)
+    return hashed.hexdigest()
 
 
 def fingerprint(model: SentenceTransformer) -> str:

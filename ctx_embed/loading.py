@@ -58,7 +58,7 @@ def _require_activation(name: Any, file: Path) -> None:
 
     home, _, kind = str(name).rpartition(".")
     if home not in ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear") or not (
-        isinstance(found := getattr(nn, kind, None), type) and issubclass(found, nn.Module)
+        isinstance(layer := getattr(nn, kind, None), type) and issubclass(layer, nn.Module)
     ):
         raise InputError(f"{file}: the activation must be a layer of torch.nn, got {quoted(name)}")
 
@@ -73,19 +73,19 @@ def _module_class(entry: Entry, folder: Path) -> Any:
 
     home, _, name = (NORMALIZE if entry.normalizes else reference).rpartition(".")
     try:
-        found = getattr(import_module(home), name)
+        module_class = getattr(import_module(home), name)
     except (ImportError, AttributeError):
-        found = None
-    if not (isinstance(found, type) and issubclass(found, Module)):
+        module_class = None
+    if not (isinstance(module_class, type) and issubclass(module_class, Module)):
         raise InputError(f"{folder}: modules.json names {quoted(reference)}, which does not exist")
-    if found.__module__.startswith("sentence_transformers.") and found.__name__ not in KNOWN_CLASSES:
-        raise InputError(f"{folder}: a {found.__name__} may run code from its folder, and is not loaded")
+    if module_class.__module__.startswith("sentence_transformers.") and module_class.__name__ not in KNOWN_CLASSES:
+        raise InputError(f"{folder}: a {module_class.__name__} may run code from its folder, and is not loaded")
     config = entry.home / "config.json"
-    if found.__name__ == "Dense" and config.is_file():
+    if module_class.__name__ == "Dense" and config.is_file():
         fields = read_json(config)
         if "activation_function" in fields:
             _require_activation(fields["activation_function"], config)
-    return found
+    return module_class
 
 
 def require_device(device: str | torch.device | None) -> None:

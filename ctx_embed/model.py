@@ -158,10 +158,10 @@ class Model:
         if isinstance(backend, Embedder):
             packed = backend.contextualizer
             whole = {"normalize": False, "prompt": "", "truncate_dim": packed.dimension}
-            found: Floats = backend.encode(texts, **whole)  # type: ignore[arg-type]
+            vectors: Floats = backend.encode(texts, **whole)  # type: ignore[arg-type]
             unread = packed.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))
-            found[(found == unread).all(1)] = 0
-            return found
+            vectors[(vectors == unread).all(1)] = 0
+            return vectors
         import torch
 
         from ctx_embed.modules.sentence_transformer import raw_embeddings
@@ -208,18 +208,18 @@ class Model:
                 return self._checked(method(texts, show_progress=progress, **own), texts, width)
             is_transformer = hasattr(backend, "get_embedding_dimension")
             call = partial(method, batch_size=size, show_progress_bar=False) if is_transformer else method
-        found: Floats | None = None
+        vectors: Floats | None = None
         with Meter("embedding", len(texts), shown=progress, leave=False) as meter:
             for places in length_batches(texts, size):
                 require_time()
                 batch = [texts[place] for place in places]
                 rows = self._checked(call(batch), batch, width)
-                if found is None:
+                if vectors is None:
                     width = rows.shape[1]
-                    found = np.empty((len(texts), width), np.float32)
-                found[places] = rows
+                    vectors = np.empty((len(texts), width), np.float32)
+                vectors[places] = rows
                 meter.update(len(places))
-        return np.empty((0, self.dimension), np.float32) if found is None else found
+        return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
 
     def _checked(self, given: Any, batch: Sequence[str], width: int | None) -> NDArray[Any]:
         """Return what the backend returned for texts as an array of finite numbers, a row of ``width`` for each."""
@@ -287,9 +287,9 @@ class Model:
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None if it is not one of the ``tokenizers`` library."""
-        found = getattr(self.backend, "tokenizer", None)
-        found = getattr(found, "backend_tokenizer", found)
-        return found if isinstance(found, Tokenizer) else None
+        tokenizer = getattr(self.backend, "tokenizer", None)
+        tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        return tokenizer if isinstance(tokenizer, Tokenizer) else None
 
     @cached_property
     def dimension(self) -> int:
@@ -297,27 +297,27 @@ class Model:
         backend = self.backend
         if isinstance(backend, Embedder):
             return backend.dimension
-        known: int | None = getattr(backend, "get_embedding_dimension", lambda: None)()
-        return known or self.encode(["a"]).shape[1]
+        dimension: int | None = getattr(backend, "get_embedding_dimension", lambda: None)()
+        return dimension or self.encode(["a"]).shape[1]
 
     @property
     def fingerprint(self) -> str:
         """A hash over everything that decides the embeddings, as they are computed now."""
-        known: str | None = getattr(self.backend, "fingerprint", None)
-        if known is None:
+        own: str | None = getattr(self.backend, "fingerprint", None)
+        if own is None:
             if not hasattr(self.backend, "state_dict"):
                 raise InputError(
                     f"{self.name}: has no fingerprint; give the folder or name of a model, an Embedder "
                     "or a SentenceTransformer"
                 )
-            known = fingerprint(self.backend)
-        return known
+            own = fingerprint(self.backend)
+        return own
 
     @property
     def parameters(self) -> int | None:
         """The number of learned parameters; None if unknown."""
-        found = getattr(self.backend, "parameters", None)
-        return sum(parameter.numel() for parameter in found()) if callable(found) else found
+        parameters = getattr(self.backend, "parameters", None)
+        return sum(parameter.numel() for parameter in parameters()) if callable(parameters) else parameters
 
     @property
     def _first(self) -> Any:

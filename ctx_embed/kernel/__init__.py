@@ -86,11 +86,11 @@ def _chosen(wanted: str) -> tuple[Kernel | None, str]:
 @cache
 def _here() -> tuple[Kernel | None, str]:
     """Return the kernel and what embeds texts, as VARIABLE says at the first use in a process; the log says it, too."""
-    found, name = _chosen(os.environ.get(VARIABLE, "").lower())
+    library, name = _chosen(os.environ.get(VARIABLE, "").lower())
     # A program with a log has already imported logging, which takes a twentieth of the time to a first vector.
     if logging := sys.modules.get("logging"):
         logging.getLogger(__name__).info("kernel: %s", name)
-    return found, name
+    return library, name
 
 
 def kernel() -> Kernel | None:

@@ -133,12 +133,12 @@ class Words:
             # Without room for all entries, the tokenizer still reads these words.
             kernel.ctx_words_entries(self._table, vocabulary + END.encode(), len(vocabulary), ids, min(longest, 255))
 
-    def add(self, found: Found, ids: Ids, starts: Lengths) -> bool:
+    def add(self, batch: Found, ids: Ids, starts: Lengths) -> bool:
         """Remember words that were unknown, unless they are longer than 255 bytes; return whether there is room left.
 
-        ``ids`` (I,) are those of the unknown words in ``found``, and ``starts`` (U + 1,) where each word's begin.
+        ``ids`` (I,) are those of the unknown words in ``batch``, and ``starts`` (U + 1,) where each word's begin.
         """
-        return bool(self._add(self._table, found.data, found.spans, address(ids), address(starts), len(found.unknown)))
+        return bool(self._add(self._table, batch.data, batch.spans, address(ids), address(starts), len(batch.unknown)))
 
 
 class Found:

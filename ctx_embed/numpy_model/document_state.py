@@ -38,10 +38,10 @@ Sums = NDArray[Any]
 
 def rows(kind: np.dtype[Any], count: int, *columns: Any) -> Sums:
     """Return an array of ``count`` rows, given its columns in their order."""
-    found = np.empty(count, kind)
+    array = np.empty(count, kind)
     for name, column in zip(kind.names or (), columns, strict=True):
-        found[name] = column
-    return found
+        array[name] = column
+    return array
 
 
 class Counts:

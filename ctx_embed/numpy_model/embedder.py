@@ -92,13 +92,13 @@ def batches(texts: list[str], size: int) -> list[slice]:
         # Each thread gets at least two batches, so that none waits long for another; round up, so that no text is left.
         most = min(most // threads, total // (2 * threads) + total // len(texts))
         size = -(-size // threads)
-    found, start, characters = [], 0, 0
+    parts, start, characters = [], 0, 0
     for place, text in enumerate(texts):
         if place > start and (place - start == size or characters + len(text) > most):
-            found.append(slice(start, place))
+            parts.append(slice(start, place))
             start, characters = place, 0
         characters += len(text)
-    return [*found, slice(start, len(texts))]
+    return [*parts, slice(start, len(texts))]
 
 
 def embed_in_batches(
@@ -241,7 +241,7 @@ class PackedContextualizer:
                 t += (x * count).sum(0)
             context = second_order.recurrence(G * weight**2, t * weight, self.c0, self.steps)
             return np.asarray(context[None], np.float32)
-        found = [np.empty((0, self.dimension), np.float32)]
+        contexts = [np.empty((0, self.dimension), np.float32)]
         ends, start = lengths.cumsum(), 0
         while start < len(lengths):
             before = int(ends[start] - lengths[start])
@@ -253,9 +253,9 @@ class PackedContextualizer:
                 read = second_order.long_document(self.table.rows, part, context[0], self.steps, slopes, **how)[None]
             else:
                 read = second_order.direct(self.weighted(part, offsets), offsets, context, self.steps)[-1]
-            found.append(read.astype(np.float32))
+            contexts.append(read.astype(np.float32))
             start = stop
-        return np.concatenate(found)
+        return np.concatenate(contexts)
 
     def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m), of texts that begin at the offsets (B + 1,)."""
@@ -538,8 +538,8 @@ class Embedder:
         a, b = (comparable(np.atleast_2d(np.asarray(each)), kept, whole).astype(np.float32) for each in (left, right))
         if self.saved.settings.get("similarity_fn_name") != "dot":
             a, b = unit_rows(a), unit_rows(b)
-        found: Floats = a @ b.T
-        return found
+        similarities: Floats = a @ b.T
+        return similarities
 
     def _prompt(self, given: str | None, task: str | None = None) -> str | None:
         """Return the given prompt, else the one for a task, else the default one; None if the model has none."""

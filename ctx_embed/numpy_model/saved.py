@@ -110,13 +110,13 @@ def named_folder(name: str) -> Path | None:
 def require_file(path: Path, largest: int) -> None:
     """Refuse anything but a regular file of at most ``largest`` bytes."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: must be a regular file")
-    if found.st_size > largest:
-        raise InputError(f"{path}: must have at most {largest:,} bytes, got {found.st_size:,}")
+    if status.st_size > largest:
+        raise InputError(f"{path}: must have at most {largest:,} bytes, got {status.st_size:,}")
 
 
 def require_contents(*folders: Path) -> None:
@@ -303,8 +303,8 @@ class Tensors:
                 )
 
     def _state(self) -> tuple[int, int]:
-        found = os.fstat(self.descriptor)
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self.descriptor)
+        return status.st_size, status.st_mtime_ns
 
     def require_unchanged(self) -> None:
         """Raise an InputError if the open file was written to: its numbers are then another model's, or gone."""
@@ -313,13 +313,13 @@ class Tensors:
 
     def sha256(self) -> hashlib._Hash:
         """Return the sha256 of the open file."""
-        found = hashlib.sha256()
+        hashed = hashlib.sha256()
         for start in range(0, len(self.content), READ_BYTES):
             # Where possible not from the memory map, whose pages would count as memory of the process.
             block: Any = self.content[start : start + READ_BYTES].data
-            found.update(os.pread(self.descriptor, READ_BYTES, start) if hasattr(os, "pread") else block)
+            hashed.update(os.pread(self.descriptor, READ_BYTES, start) if hasattr(os, "pread") else block)
         self.require_unchanged()
-        return found
+        return hashed
 
     def _numbers(self, name: str, part: slice) -> Array:
         """Return some of a tensor's numbers in a row."""
@@ -367,8 +367,8 @@ class TokenTable(NamedTuple):
             return values[ids]
         file.rows_read += len(ids)
         begin, size = address(values) - address(file.content), values[0].nbytes
-        found = [os.pread(file.descriptor, size, begin + size * row) for row in ids.tolist()]
-        return np.frombuffer(b"".join(found), values.dtype).reshape(len(ids), -1)
+        rows = [os.pread(file.descriptor, size, begin + size * row) for row in ids.tolist()]
+        return np.frombuffer(b"".join(rows), values.dtype).reshape(len(ids), -1)
 
 
 class SavedContextualizer:
@@ -428,8 +428,8 @@ class SavedContextualizer:
     @property
     def labelled_texts(self) -> NDArray[np.uint64] | None:
         """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
-        found = [path for path in self._paths if path.name == LABELLED_TEXTS]
-        return np.load(io.BytesIO(self.content(found[0])), allow_pickle=False) if found else None
+        paths = [path for path in self._paths if path.name == LABELLED_TEXTS]
+        return np.load(io.BytesIO(self.content(paths[0])), allow_pickle=False) if paths else None
 
 
 def write_contents(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -447,9 +447,9 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
         value = config[option]
         if not (type(value) is int and 1 <= value < 2**31) and (option != "max_seq_length" or value is not None):
             raise InputError(f"{path}: {option} must be a positive integer, got {quoted(value)}")
-    for option, known in CHOICES.items():
-        if config[option] not in known:
-            raise InputError(f"{path}: {option} must be one of {', '.join(known)}, got {quoted(config[option])}")
+    for option, choices in CHOICES.items():
+        if config[option] not in choices:
+            raise InputError(f"{path}: {option} must be one of {', '.join(choices)}, got {quoted(config[option])}")
     m, K, u = (config[key] for key in ("dimension", "steps", "rank"))
     entries = tokenizer.get_vocab_size() + len(tensors.stored.get(PHRASES, ()))
     wanted = {TABLE: (entries, m), **{f"{STEPS}{name}": (K, u, m) for name in "UV"}, f"{STEPS}W": (K, m, u)}
@@ -461,9 +461,9 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
     if SCALES in tensors.stored:
         wanted[SCALES] = (entries, 1)
     for name, shape in wanted.items():
-        found = tensors.stored[name].shape if name in tensors.stored else "nothing"
-        if found != shape:
-            raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
+        stored = tensors.stored[name].shape if name in tensors.stored else "nothing"
+        if stored != shape:
+            raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {stored}")
         if tensors.dtypes[name] not in ({"I8"} if name == TABLE and SCALES in tensors.stored else FLOATS):
             raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtypes[name]} numbers")
     if unknown := set(tensors.stored) - {*wanted, PHRASES}:
@@ -513,16 +513,16 @@ def saved_fingerprint(saved: SavedContextualizer) -> str:
     except RuntimeError:  # without a home folder there is no cache
         return computed_fingerprint(saved)
     cached = cache / "ctx-embed" / "fingerprints" / f"{key[:32]}.json"
-    known = None
+    record = None
     with suppress(OSError, ValueError):
         stored = DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached
-        known = json.loads(stored.read_text(encoding="utf-8"))
-    if isinstance(known, dict) and known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
-        return str(known["fingerprint"])
-    found = computed_fingerprint(saved)
+        record = json.loads(stored.read_text(encoding="utf-8"))
+    if isinstance(record, dict) and record.get("key") == key and len(str(record.get("fingerprint"))) == 64:
+        return str(record["fingerprint"])
+    fingerprint = computed_fingerprint(saved)
     # If writing fails, the next process computes it again.
     with suppress(OSError, InputError):
         cached.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(cached) as beside:
-            beside.write_text(json.dumps({"key": key, "fingerprint": found}) + "\n", encoding="utf-8")
-    return found
+            beside.write_text(json.dumps({"key": key, "fingerprint": fingerprint}) + "\n", encoding="utf-8")
+    return fingerprint

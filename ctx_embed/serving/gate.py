@@ -68,11 +68,11 @@ class Gate:
             if scope["method"] == "POST":
                 body = await self._body(Headers(scope=scope), path, receive)
             if body.count(b",") > MOST_COMMAS or body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
-                said = (
+                reason = (
                     f"the body must have at most {MOST_COMMAS:,} commas and {MOST_BRACKETS:,} opening brackets; "
                     "send several requests"
                 )
-                raise ApiError(413, said, "too_many_values")
+                raise ApiError(413, reason, "too_many_values")
             if path == "/metrics":
                 return await self.app(scope, receive, send)
             if self.requests >= self.settings.max_requests:
@@ -110,8 +110,8 @@ class Gate:
         matching = [key for key in self.keys if hmac.compare_digest(secret, key.secret)]
         key = max(matching, key=lambda key: key.writes, default=None)
         if key is None and path not in OPEN and not path.startswith("/static/"):
-            said = "unknown API key" if secret else "an API key is needed; send it as Authorization: Bearer KEY"
-            raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+            message = "unknown API key" if secret else "an API key is needed; send it as Authorization: Bearer KEY"
+            raise ApiError(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
         return key
 
     async def _body(self, headers: Headers, path: str, receive: Receive) -> bytes:

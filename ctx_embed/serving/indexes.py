@@ -146,10 +146,10 @@ class OpenIndex:
         with self._lock:
             index = opened(self._path, self._models) if self._index is None else self._index
             try:
-                found = os.stat(self._path)
+                status = os.stat(self._path)
             except OSError as error:
                 raise ApiError(404, f"{self._path.name}: its folder is gone ({error.strerror})") from None
-            place = found.st_dev, found.st_ino
+            place = status.st_dev, status.st_ino
             if self.place not in (None, place) or index.embedded_again:
                 # Close the replaced index later: other threads may still use it.
                 closing = threading.Timer(CLOSED_AFTER, index.close)
@@ -207,8 +207,8 @@ class ServedIndex:
     def _found(self, query: Any, marks: Any, document: Any, **options: Any) -> list[tuple[bytes, Hits]]:
         index = self._readable.newest()
         with within(self._search_seconds):
-            found = index.search(query, document=True, **options)
-            lists = [found] if isinstance(found, Hits) else found
+            results = index.search(query, document=True, **options)
+            lists = [results] if isinstance(results, Hits) else results
             return [(self.json_list(hit_values(hits, marks, document)), hits) for hits in lists]
 
     def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
@@ -273,11 +273,11 @@ class ServedIndex:
 
         def opened(_: SearchIndex) -> tuple[str, BufferedReader]:
             with closing(Database(self.path)) as store:
-                found = recorded_file(store, source)
+                path = recorded_file(store, source)
             try:
-                if found is None:
+                if path is None:
                     raise FileNotFoundError(0, "the index has read no such file from a folder")
-                return found, open_regular(found)
+                return path, open_regular(path)
             except OSError as error:
                 raise ApiError(404, f"{quoted(source)}: {error.strerror}", "file_not_found") from None
 
@@ -313,9 +313,9 @@ def fields_json(path: Path, most_bytes: int, most: int) -> bytes:
 def topics_json(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
     """Return the topics of an index as JSON, without the ids of their documents: those may be millions."""
     with SearchIndex.open(path) as index:
-        found = index.topics(count, seed)
+        topics = index.topics(count, seed)
     names = ("size", "words", "examples", "label")
-    return json_list(({name: getattr(topic, name) for name in names} for topic in found), most_bytes)
+    return json_list(({name: getattr(topic, name) for name in names} for topic in topics), most_bytes)
 
 
 def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Iterator[dict[str, Any]]:
@@ -331,11 +331,11 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
         }
         if not document:
             del fields["document"]
-        found = named_location(hit.metadata, hit.line, hit.page)
-        if found is not None:
-            markdown = found.name.lower().endswith((".md", ".markdown"))
+        place = named_location(hit.metadata, hit.line, hit.page)
+        if place is not None:
+            markdown = place.name.lower().endswith((".md", ".markdown"))
             heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
-            fields["location"] = {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
+            fields["location"] = {"source": place.name, "line": place.line, "page": place.page, "heading": heading}
         if snippet is not None:
             fields["snippet"] = snippet
         yield fields
@@ -343,13 +343,13 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
 
 def _heading(document: str, start: int) -> str | None:
     """Return the heading at a place in Markdown, or the last heading before it, unless that is in code."""
-    if found := HEADING.match(document, start):
-        return found[1]
+    if match := HEADING.match(document, start):
+        return match[1]
     place = start
     for _ in range(MOST_HEADINGS):
         if (place := document.rfind("\n#", 0, place)) < 0:
             break
-        if (found := HEADING.match(document, place + 1)) and document.count("```", 0, place) % 2 == 0:
-            return found[1]
-    found = HEADING.match(document)
-    return found[1] if found else None
+        if (match := HEADING.match(document, place + 1)) and document.count("```", 0, place) % 2 == 0:
+            return match[1]
+    match = HEADING.match(document)
+    return match[1] if match else None

@@ -61,8 +61,8 @@ def create_server(index: SearchIndex) -> MCPServer:
         without an answer here whose best passage would score lower; without one of 0.8, answered is false.
         """
         with _reported():
-            if where is not None and (said := unknown_fields_message(index.unknown_fields(where))):
-                raise InputError(said)
+            if where is not None and (message := unknown_fields_message(index.unknown_fields(where))):
+                raise InputError(message)
             options: Any = {"mode": mode, "late": late, "where": where, "min_relevance": min_relevance}
             hits = index.search(query, k, **options, highlight=True, deadline=SECONDS)
             sources = [index.source(hit) for hit in hits]
@@ -72,7 +72,7 @@ def create_server(index: SearchIndex) -> MCPServer:
                 _ = index.embedder if mode == "hybrid" else None
             except OtherModelError as error:
                 warning = f"Found by words alone, not by meaning: {error}"
-        found = [
+        rows = [
             {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata}
             | ({} if hit.relevance is None else {"relevance": rounded_down(hit.relevance)})
             # An assistant can read a sentence, but hardly count characters.
@@ -81,7 +81,7 @@ def create_server(index: SearchIndex) -> MCPServer:
             for hit, source in zip(hits, sources, strict=True)
         ]
         answered = {} if hits.answered is None else {"answered": hits.answered}
-        return {"hits": found} | answered | ({} if warning is None else {"warning": warning})
+        return {"hits": rows} | answered | ({} if warning is None else {"warning": warning})
 
     @server.tool(annotations=reads)
     def get(
@@ -94,8 +94,8 @@ def create_server(index: SearchIndex) -> MCPServer:
             document = index.get(id)
             if document is None:
                 raise InputError(f"no document has the id {quoted(id)}")
-        found = {"id": document.id, "text": document.text[start : start + length], "start": start}
-        return {**found, "characters": len(document.text), "metadata": document.metadata}
+        part = {"id": document.id, "text": document.text[start : start + length], "start": start}
+        return {**part, "characters": len(document.text), "metadata": document.metadata}
 
     @server.tool(annotations=reads)
     def describe() -> dict[str, Any]:

@@ -69,8 +69,8 @@ class IndexMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield a metric for each property."""
-        for name, said in (("documents", "Documents."), ("generation", "Changes so far."), ("bytes", "Size on disk.")):
-            metric = GaugeMetricFamily(f"ctx_embed_index_{name}", said, labels=["index"])
+        for name, text in (("documents", "Documents."), ("generation", "Changes so far."), ("bytes", "Size on disk.")):
+            metric = GaugeMetricFamily(f"ctx_embed_index_{name}", text, labels=["index"])
             for index in self._indexes:
                 metric.add_metric([index["name"]], index[name])
             yield metric
@@ -127,8 +127,8 @@ class Observer:
             AT_WORK.dec()
             seconds = time.perf_counter() - begin
             # Count refused requests under their route, too, and unknown paths as one route, so that labels stay few.
-            found = scope.get("route") or next((each for each in self._routes if each.matches(scope)[0].value), None)
-            route = str(getattr(found, "path", "other"))
+            matched = scope.get("route") or next((each for each in self._routes if each.matches(scope)[0].value), None)
+            route = str(getattr(matched, "path", "other"))
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(route, method, str(status)).inc()
             DURATIONS.labels(route).observe(seconds)

@@ -42,11 +42,11 @@ def _listed(given: Any) -> Any:
     if not isinstance(given, str | list):
         raise PydanticCustomError("texts", "must be a string or a list of strings")
     if given and isinstance(given[0], int | list):
-        said = (
+        message = (
             "must be texts, got token ids: they are those of another model's tokenizer "
             "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
         )
-        raise PydanticCustomError("token_ids", said)
+        raise PydanticCustomError("token_ids", message)
     return [given] if isinstance(given, str) else given
 
 
@@ -179,8 +179,8 @@ async def classify(request: Request, body: ClassifyBody) -> Answer:
     for place, row in enumerate(probabilities.tolist()):
         best = max(range(len(labels)), key=row.__getitem__)
         predictions = [{"label": label, "score": score} for label, score in zip(labels, row, strict=True)]
-        said = {"prediction": labels[best], "score": row[best], "predictions": predictions}
-        data.append({"object": "classification", "index": place, **said})
+        best_label = {"prediction": labels[best], "score": row[best], "predictions": predictions}
+        data.append({"object": "classification", "index": place, **best_label})
     return Answer({"model": body.model, "data": data})
 
 
@@ -188,11 +188,11 @@ async def classify(request: Request, body: ClassifyBody) -> Answer:
 
 
 async def _served(request: Request, name: str) -> ServedIndex:
-    known = service_of(request).indexes
-    if name not in known:
-        said = str(unknown_name("index", name, known)) if known else "the server has no indexes"
-        raise ApiError(404, said, "index_not_found")
-    return known[name]
+    indexes = service_of(request).indexes
+    if name not in indexes:
+        message = str(unknown_name("index", name, indexes)) if indexes else "the server has no indexes"
+        raise ApiError(404, message, "index_not_found")
+    return indexes[name]
 
 
 def _may_write(request: Request) -> None:
@@ -248,9 +248,9 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type:
 
 def _of_library(method: Callable[..., Any], summary: str, **options: Any) -> Callable[[Route], Route]:
     """Return the decorator of a route that does what a method does, and says what its docstring says of it."""
-    said = inspect.cleandoc(method.__doc__ or "").partition("\n\nArgs:")[0]
-    said = re.sub(r":\w+:`(\w+)`", r"`\1`", said.replace("``", "`"))
-    return of_indexes.post(f"/{{name}}/{method.__name__}", summary=summary, description=said, **options)
+    description = inspect.cleandoc(method.__doc__ or "").partition("\n\nArgs:")[0]
+    description = re.sub(r":\w+:`(\w+)`", r"`\1`", description.replace("``", "`"))
+    return of_indexes.post(f"/{{name}}/{method.__name__}", summary=summary, description=description, **options)
 
 
 class IdsBody(Body):
@@ -332,8 +332,8 @@ async def describe(served: Served) -> Answer:
 async def file(request: Request, served: Served, source: str) -> Response:
     """Return the file that the `source` of a document names, if the server runs for this machine alone."""
     if not service_of(request).settings.is_local:
-        said = "files are only for a server of this machine alone, without keys, --no-keys, --root-path and --cors"
-        raise ApiError(403, said, "not_local")
+        message = "files are only for a server of this machine alone, without keys, --no-keys, --root-path and --cors"
+        raise ApiError(403, message, "not_local")
     path, opened = await served.file(source)
     # What a browser does not show as text is downloaded; of the bytes, only the encoding of a text is guessed.
     is_text = suffix_of(path) == Path(path).suffix.lower() and format_of(path).reader in PLAIN
@@ -367,11 +367,11 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
         wanted = max(wanted, body.candidates)
     hits, most = len(queries) * wanted * (1 + 2 * body.context), service.settings.max_hits
     if hits > most:
-        said = (
+        message = (
             f"queries times hits must be at most {most:,}, got {hits:,} (skipped hits, candidates of a reranker or of "
             "mmr, and neighbours count); ask for fewer"
         )
-        raise ApiError(400, said, "too_many_hits")
+        raise ApiError(400, message, "too_many_hits")
     if body.document and hits > MOST_DOCUMENTS:
         raise ApiError(400, f"hits with documents must be at most {MOST_DOCUMENTS:,}, got {hits:,}", "too_many_hits")
     texts = [query for query in queries if isinstance(query, str)]
@@ -388,23 +388,23 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     marks = None if body.snippets is None else tuple(body.snippets)
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse
-    found = served.json_list(written for written, _ in lists) if many else lists[0][0]
+    hits_json = served.json_list(written for written, _ in lists) if many else lists[0][0]
     # Without hits, the JSON consists of brackets and commas alone.
     warnings = [] if all(text.strip() for text in texts) else [EMPTY]
     warnings += [] if warnings or all(hits.known for _, hits in lists) else [UNKNOWN]
-    warnings += await _hints(served, body.where, found.strip(b"[,]"))
+    warnings += await _hints(served, body.where, hits_json.strip(b"[,]"))
     answered = [hits.answered for _, hits in lists]
     more: dict[str, Any] = {"answered": answered if many else answered[0]}
     more |= {"warnings": warnings} if warnings else {}
-    return Answer(b'{"hits":%b,%b' % (found, dumps(more)[1:]))
+    return Answer(b'{"hits":%b,%b' % (hits_json, dumps(more)[1:]))
 
 
-async def _hints(served: ServedIndex, where: str | None, found: Any) -> list[str]:
+async def _hints(served: ServedIndex, where: str | None, result: Any) -> list[str]:
     """Return a warning if a filter finds nothing because no document has one of its fields."""
-    if where is None or found:
+    if where is None or result:
         return []
-    said = unknown_fields_message(await served.read(lambda index: index.unknown_fields(where)))
-    return [said] if said else []
+    message = unknown_fields_message(await served.read(lambda index: index.unknown_fields(where)))
+    return [message] if message else []
 
 
 async def _counted(served: ServedIndex, name: str, number: int, where: str | None) -> Answer:
@@ -416,12 +416,12 @@ async def _counted(served: ServedIndex, name: str, number: int, where: str | Non
 @of_indexes.post("/{name}/get", summary="Get documents")
 async def get(served: Served, body: IdsBody) -> Answer:
     """Return the documents with the given ids; null for an id that no document has."""
-    found = await served.read(
+    items = await served.read(
         lambda index: served.json_list(
             None if document is None else asdict(document) for document in map(index.get, body.ids)
         )
     )
-    return Answer(b'{"documents":%b}' % found)
+    return Answer(b'{"documents":%b}' % items)
 
 
 @_of_library(SearchIndex.ids, "List ids")
@@ -439,24 +439,24 @@ async def count(served: Served, body: WhereBody) -> Answer:
 @of_indexes.post("/{name}/documents", summary="List documents")
 async def documents(served: Served, body: DocumentsBody) -> Answer:
     """Return documents in the order they were added. If they fill the answer before `limit`, ask again for the rest."""
-    found = await served.read(
+    items = await served.read(
         lambda index: served.json_list(
             map(asdict, index.documents(body.where, offset=body.offset, limit=body.limit)), part=True
         )
     )
-    return Answer(b'{"documents":%b}' % found)
+    return Answer(b'{"documents":%b}' % items)
 
 
 @of_indexes.post("/{name}/facets", summary="Count the values of a metadata field")
 async def facets(served: Served, body: FacetsBody) -> Answer:
     """Return the values of a field with their numbers of documents, most frequent first."""
-    found = await served.analyse(
+    items = await served.analyse(
         lambda index: served.json_list(
             {"value": value, "documents": count}
             for value, count in index.facets(body.field, body.where, limit=body.limit)
         )
     )
-    return Answer(b'{"values":%b}' % found)
+    return Answer(b'{"values":%b}' % items)
 
 
 @_of_library(SearchIndex.add, "Add documents", dependencies=WRITES)

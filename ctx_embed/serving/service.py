@@ -61,8 +61,8 @@ class TextModel:
     async def __call__(self, texts: Sequence[str]) -> tuple[NDArray[Any], ...]:
         """Return what the model reads in the texts of a request."""
         short = sum(map(len, texts)) <= SHORT_CHARACTERS
-        found: tuple[NDArray[Any], ...] = await (self._short if short else self._long)(None, texts)
-        return found
+        arrays: tuple[NDArray[Any], ...] = await (self._short if short else self._long)(None, texts)
+        return arrays
 
     def close(self) -> None:
         """End the threads."""
@@ -152,8 +152,8 @@ class Service:
         """Raise an ApiError for too many texts (422), or one that is too long (400)."""
         most, longest = self.settings.max_texts, self.settings.max_characters
         if len(texts) > most:
-            said = f"{name} must be at most {most:,} texts, got {len(texts):,}; send several requests"
-            raise ApiError(422, said, "too_many_texts")
+            message = f"{name} must be at most {most:,} texts, got {len(texts):,}; send several requests"
+            raise ApiError(422, message, "too_many_texts")
         for place, text in enumerate(texts):
             require_length(f"{name}[{place}]", text, longest)
 
@@ -178,8 +178,8 @@ class Service:
 def require_length(name: str, text: str, most: int) -> None:
     """Raise an ApiError (400) unless a text has at most this many characters; two ligatures count as their letters."""
     if (size := len(text) + 17 * text.count("\ufdfa") + 7 * text.count("\ufdfb")) > most:
-        said = f"{name} must be at most {most:,} characters, got {size:,}; cut it"
-        raise ApiError(400, said, "text_too_long")
+        message = f"{name} must be at most {most:,} characters, got {size:,}; cut it"
+        raise ApiError(400, message, "text_too_long")
 
 
 def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, Served]:
@@ -193,12 +193,12 @@ def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, 
     return named
 
 
-def model_named(kind: str, name: str, known: Mapping[str, Served], option: str = "") -> Served:
+def model_named(kind: str, name: str, models: Mapping[str, Served], option: str = "") -> Served:
     """Return the model that is served under a name; a 404 names the option that loads one if there is none."""
-    if name in known:
-        return known[name]
-    said = f"the server has no {kind}s; start it with {option}"
-    raise ApiError(404, str(unknown_name(kind, name, known)) if known else said, "model_not_found")
+    if name in models:
+        return models[name]
+    message = f"the server has no {kind}s; start it with {option}"
+    raise ApiError(404, str(unknown_name(kind, name, models)) if models else message, "model_not_found")
 
 
 def service_of(request: Request) -> Service:

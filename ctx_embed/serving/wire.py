@@ -83,8 +83,8 @@ async def answer_error(request: Request, error: Any) -> Response:
         elif not where:
             error = ApiError(400, "the body must be a JSON object with Content-Type: application/json")
         else:
-            said = str(first["msg"])
-            error = ApiError(400, f"{'.'.join(where)}: {said[:1].lower()}{said[1:]}", param=where[0])
+            reason = str(first["msg"])
+            error = ApiError(400, f"{'.'.join(where)}: {reason[:1].lower()}{reason[1:]}", param=where[0])
     elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
         path = shortened(request.url.path)
         messages = {
@@ -94,7 +94,7 @@ async def answer_error(request: Request, error: Any) -> Response:
         message = messages.get(error.status_code, str(error.detail))
         error = ApiError(error.status_code, message, headers=error.headers)
     elif isinstance(error, InputError):
-        status, code = next(found for kind, found in STATUSES.items() if isinstance(error, kind))
+        status, code = next(outcome for kind, outcome in STATUSES.items() if isinstance(error, kind))
         error = ApiError(status, str(error), code, RETRY_AFTER if status == 503 else None)
     elif not isinstance(error, ApiError):
         error = ApiError(500, "an error of the server; its log has the traceback")

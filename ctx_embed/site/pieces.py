@@ -40,8 +40,8 @@ class Pieces:
 
 def varint(number: int) -> bytes:
     """Return a number in seven bits a byte, the lowest first; the last byte is below 128."""
-    found = bytearray()
+    octets = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        octets.append(number & 127 | 128)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*octets, number])

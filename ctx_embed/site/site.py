@@ -70,7 +70,7 @@ class _Anchors(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, list[tuple[str, str]]] = {}
+        self.headings: dict[str, list[tuple[str, str]]] = {}
         self._before, self._heading, self._id = "", "", ""
         self._text, self._is_link = [""], False
 
@@ -97,7 +97,7 @@ class _Anchors(HTMLParser):
         self._is_link = self._is_link and tag != "a"
         if tag == self._heading:
             shown = " ".join("".join(self._text).split())
-            self.found.setdefault(_key(shown), []).append((shown, self._id))
+            self.headings.setdefault(_key(shown), []).append((shown, self._id))
             self._heading, self._is_link = "", False
 
 
@@ -105,7 +105,7 @@ def anchors(page: str) -> dict[str, list[tuple[str, str]]]:
     """Return the headings of an HTML page and their ids, or empty strings, by their letters and digits, in order."""
     parser = _Anchors()
     parser.feed(page)
-    return parser.found
+    return parser.headings
 
 
 def _key(heading: str) -> str:
@@ -120,13 +120,13 @@ def _passages(
     pieces: list[tuple[bytes, ...]] = []
     firsts: list[int] = []
     number = 0
-    found: list[Any] = []
+    piece: list[Any] = []
 
     def close() -> None:
-        head = json.dumps(found, ensure_ascii=False).encode()
-        pieces.append((varint(len(head)) + head, codes[number - len(found) : number].tobytes()))
-        firsts.append(number - len(found))
-        found.clear()
+        head = json.dumps(piece, ensure_ascii=False).encode()
+        pieces.append((varint(len(head)) + head, codes[number - len(piece) : number].tobytes()))
+        firsts.append(number - len(piece))
+        piece.clear()
 
     for _, of_document in groupby(passages, lambda passage: passage.document.row):
         some = list(of_document)
@@ -142,10 +142,10 @@ def _passages(
         location = index.source(some[0].document.id)
         path = None if location is None else location.path
         is_html = path is not None and path.suffix.lower() in (".html", ".htm", ".xhtml")
-        known = anchors(read_text(str(path))) if is_html else {}
+        ids_of_page = anchors(read_text(str(path))) if is_html else {}
         title = str(fields.get("title") or source or address)
         # A piece ends where the address says, so that it stays the same when other pages come or go.
-        if found and crc32(address.encode()) % 4 == 0:
+        if piece and crc32(address.encode()) % 4 == 0:
             close()
         # Where the headings of the document start, and each with its id in the page; none above the first one.
         text = some[0].document.text
@@ -155,29 +155,22 @@ def _passages(
                 written = text[block.start : block.stop]
                 # In Markdown, a heading is a line that begins with signs, or has them below.
                 plain = written.strip("# ") if written.lstrip().startswith("#") else written.rpartition("\n")[0]
-                of_page = known.get(_key(plain)) if is_html else [(re.sub(r"\*\*|`", "", plain).strip(), "")]
+                of_page = ids_of_page.get(_key(plain)) if is_html else [(re.sub(r"\*\*|`", "", plain).strip(), "")]
                 if of_page:
                     starts.append(block.start)
                     headings.append(of_page.pop(0))
         for passage in some:
-            if len(found) == PASSAGES:
+            if len(piece) == PASSAGES:
                 close()
             # The heading above the passage, and those within it.
             first, last = bisect(starts, passage.start), bisect(starts, passage.start + len(passage.text) - 1)
             offsets = [max(start - passage.start, 0) for start in [0, *starts][first : last + 1]]
             places = [[offset, *heading] for offset, heading in zip(offsets, headings[first : last + 1], strict=True)]
-            found.append([address, title, places, passage.text])
+            piece.append([address, title, places, passage.text])
             number += 1
-    if found:
+    if piece:
         close()
     return pieces, firsts
-
-
-def _signs(vectors: Vectors) -> tuple[float, list[np.ndarray[Any, Any]]]:
-    """Return what estimates cosines: the mean vector, which numbers of each vector are above it, and by how much."""
-    mean = (vectors.sum(0) / max(len(vectors), 1)).astype(np.float32)
-    above = vectors - mean
-    return float(np.abs(above).sum() / max(above.size, 1)), [mean, np.packbits(above > 0, axis=1)]
 
 
 def _words(view: View, rows: np.ndarray[Any, Any]) -> tuple[list[tuple[bytes, ...]], list[str], np.ndarray[Any, Any]]:
@@ -198,8 +191,8 @@ def _words(view: View, rows: np.ndarray[Any, Any]) -> tuple[list[tuple[bytes, ..
         for part in (names, lists, counts):
             part.clear()
 
-    for term, found in groupby(view.store.run(select), lambda row: row[0]):
-        having = [(places[row], count) for _, row, count in found if row in places]
+    for term, occurrences in groupby(view.store.run(select), lambda row: row[0]):
+        having = [(places[row], count) for _, row, count in occurrences if row in places]
         if not having:
             continue
         names.append(term.decode("utf-8", "ignore"))
@@ -233,16 +226,19 @@ def export_site(index: SearchIndex, output: Path) -> Exported:
 
     passages, vectors, words, first_words, lengths, unrelated = index._folder.read(read)
     texts, first_passages = _passages(index, passages, vectors)
-    mean_distance, signs = _signs(vectors)
-    said = {
+    # What estimates cosines: the mean vector, which numbers of each vector are above it, and by how much.
+    mean = (vectors.sum(0) / max(len(vectors), 1)).astype(np.float32)
+    above = vectors - mean
+    arrays = [lengths, mean, np.packbits(above > 0, axis=1)]
+    facts = {
         "count": len(passages),
         "average": float(lengths.sum() / max(len(passages), 1)) or 1.0,
         "unrelated": unrelated,
-        "apart": mean_distance,
+        "apart": float(np.abs(above).sum() / max(above.size, 1)),
         "passages": first_passages,
         "words": first_words,
     }
-    head = json.dumps(said, ensure_ascii=False).encode()
+    head = json.dumps(facts, ensure_ascii=False).encode()
     with replaced_folder(output) as folder:
         pieces = Pieces(folder, output)
         manifest = {
@@ -250,9 +246,7 @@ def export_site(index: SearchIndex, output: Path) -> Exported:
             "model": add_model(pieces, embedder),
             "constants": CONSTANTS,
             "pieces": {
-                "index": pieces.add(
-                    varint(len(head)) + head + b"".join(array.tobytes() for array in [lengths, *signs])
-                ),
+                "index": pieces.add(varint(len(head)) + head + b"".join(array.tobytes() for array in arrays)),
                 "passages": pieces.add_list(texts),
                 "words": pieces.add_list(words),
             },

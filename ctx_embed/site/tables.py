@@ -27,13 +27,13 @@ ASCII_WORDS = [character for character in map(chr, range(0x80)) if character.isa
 
 def ranges(characters: Iterable[str]) -> str:
     """Return some characters as what stands between the brackets of a class in JavaScript's patterns."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for code in sorted(map(ord, characters)):
-        if found and found[-1][1] == code - 1:
-            found[-1][1] = code
+        if runs and runs[-1][1] == code - 1:
+            runs[-1][1] = code
         else:
-            found.append([code, code])
-    return "".join(f"\\u{{{first:x}}}" + (f"-\\u{{{last:x}}}" if last > first else "") for first, last in found)
+            runs.append([code, code])
+    return "".join(f"\\u{{{first:x}}}" + (f"-\\u{{{last:x}}}" if last > first else "") for first, last in runs)
 
 
 def patterns(words: Collection[str]) -> dict[str, str]:
@@ -49,10 +49,10 @@ def patterns(words: Collection[str]) -> dict[str, str]:
         r"\w": f"[{ranges([*words, '_'])}]",
         "(?P<": "(?<",
     }
-    found = {"context": normalisation.CONTEXT.pattern, "word": normalisation._WORD}
+    written = {"context": normalisation.CONTEXT.pattern, "word": normalisation._WORD}
     for ours, theirs in classes.items():
-        found = {name: pattern.replace(ours, theirs) for name, pattern in found.items()}
-    return found
+        written = {name: pattern.replace(ours, theirs) for name, pattern in written.items()}
+    return written
 
 
 def _folded(words: Collection[str]) -> dict[str, str | None]:
@@ -62,13 +62,13 @@ def _folded(words: Collection[str]) -> dict[str, str | None]:
         store.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
         store.execute("INSERT INTO words VALUES (?)", (" ".join(f"x{character}x" for character in words),))
         tokens = [token for (token,) in store.execute('SELECT term FROM tokens ORDER BY "offset"')]
-    found: dict[str, str | None] = {}
+    folded: dict[str, str | None] = {}
     place = 0
     for character in words:
         is_one = len(tokens[place]) > 1
-        found[character] = tokens[place][1:-1] if is_one else None
+        folded[character] = tokens[place][1:-1] if is_one else None
         place += 1 if is_one else 2
-    return found
+    return folded
 
 
 def _of_tokenizer(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]:
@@ -85,9 +85,9 @@ def _of_tokenizer(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]
     return {character: text.translate(wholes) for character, text in read.items()}
 
 
-def _changes(found: dict[str, str]) -> list[Any]:
+def _changes(read: dict[str, str]) -> list[Any]:
     """Return the characters that are read as something else, in one string, and what each is read as."""
-    changed = {character: text for character, text in found.items() if text != character}
+    changed = {character: text for character, text in read.items() if text != character}
     return ["".join(changed), list(changed.values())]
 
 

@@ -48,7 +48,7 @@ def _type(value: Any) -> str | None:
 
 def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the column type of each field whose values in the samples have a common type."""
-    found: dict[str, set[str | None]] = {}
+    types: dict[str, set[str | None]] = {}
     for metadata in samples:
         for name, value in metadata.items():
             # An empty list does not determine a type.
@@ -57,10 +57,10 @@ def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             # Whether the field can be a column in every store, and be named in a filter.
             nameable = name.isprintable() and well_formed(name) == name and 0 < len(name.encode()) <= 63
             if nameable and name.lower() not in RESERVED and name[0] != "_" and not set(name) & set('`"\\.'):
-                found.setdefault(name, set()).add(_type(value))
+                types.setdefault(name, set()).add(_type(value))
     columns: dict[str, str] = {}
     folded: set[str] = set()
-    for name, kinds in found.items():
+    for name, kinds in types.items():
         for each in ("", LIST):
             if kinds == {f"{each}int", f"{each}float"}:
                 kinds = {f"{each}float"}
@@ -135,8 +135,8 @@ def vectors_of(column: Any) -> Floats:
 
 def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     """Return the metadata of a row: its columns that are not null, and the fields in its JSON."""
-    found = {name: row[name] for name in fields if row.get(name) is not None}
+    metadata = {name: row[name] for name in fields if row.get(name) is not None}
     try:
-        return {**found, **json.loads(row.get(METADATA) or "{}")}
+        return {**metadata, **json.loads(row.get(METADATA) or "{}")}
     except (TypeError, ValueError, RecursionError):
         raise InputError(f"the metadata of the row {quoted(row[ID])} is damaged; encode its text again") from None

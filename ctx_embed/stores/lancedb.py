@@ -81,8 +81,8 @@ class LanceDB(Database):
         literal_name = self.collection_name.replace("'", "''")
         where = f"collection = '{literal_name}' AND starts_with(name, '{prefix}')"
         with self._reporting_errors():
-            found = self._notes.search().where(where).limit(2**31 - 1).to_list()
-        return {row["name"]: json.loads(row["note"]) for row in sorted(found, key=lambda row: str(row["name"]))}
+            rows = self._notes.search().where(where).limit(2**31 - 1).to_list()
+        return {row["name"]: json.loads(row["note"]) for row in sorted(rows, key=lambda row: str(row["name"]))}
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Store a note in the table ``_ctx_embed``."""
@@ -141,10 +141,10 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     def one(tree: Condition) -> str:
         column, *inner = tree.path
         if inner or column not in fields:
-            known = listed_names(fields, repr)
+            columns = listed_names(fields, repr)
             raise InputError(
                 f"{name}: the field {quoted('.'.join(tree.path))} has no column to filter by "
-                f"(columns: {known}); choose one "
+                f"(columns: {columns}); choose one "
                 "of them, or a store that filters JSON: PostgreSQL, Qdrant, a search index"
             )
         sql_name, kind, is_list = f"`{column}`", fields[column].removeprefix(LIST), fields[column].startswith(LIST)

@@ -62,26 +62,26 @@ class Parquet(Store):
 
         selector = fs.FileSelector(self.folder, allow_not_found=True)
         try:
-            found = [info.path for info in self.fs.get_file_info(selector) if info.type == fs.FileType.File]
+            paths = [info.path for info in self.fs.get_file_info(selector) if info.type == fs.FileType.File]
         except OSError as error:
             if self._is_local and os.path.isfile(self.folder):
                 raise InputError(f"{self.name}: must be a folder, got a file; choose another name") from None
             raise InputError(f"{self.name}: cannot be read ({said(error)})") from None
-        names = ((path.rpartition("/")[2], path) for path in found)
+        names = ((path.rpartition("/")[2], path) for path in paths)
         return [path for name, path in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``: the files ``_NAME.json``."""
-        found = {}
+        notes = {}
         for path in self._files(f"_{prefix}", ".json"):
             try:
                 with self.fs.open_input_stream(path) as stream:
-                    found[path.rpartition("/")[2][1:].removesuffix(".json")] = json.loads(stream.read())
+                    notes[path.rpartition("/")[2][1:].removesuffix(".json")] = json.loads(stream.read())
             except OSError as error:  # noqa: PERF203
                 raise InputError(f"{path}: cannot be read ({said(error)})") from None
             except ValueError as error:
                 raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
-        return found
+        return notes
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Write the file ``_NAME.json``."""

@@ -75,8 +75,8 @@ class Qdrant(Database):
         same = models.FieldCondition(key="collection", match=models.MatchValue(value=self.collection_name))
         with self._reporting_errors():
             points, _ = self._opened.scroll(NOTES, scroll_filter=models.Filter(must=[same]), limit=MOST_NOTES)
-        found = sorted((str(point.payload["name"]), point.payload["note"]) for point in points)
-        return {name: note for name, note in found if name.startswith(prefix)}
+        notes = sorted((str(point.payload["name"]), point.payload["note"]) for point in points)
+        return {name: note for name, note in notes if name.startswith(prefix)}
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Store a note in the collection ``_ctx_embed``."""
