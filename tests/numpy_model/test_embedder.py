@@ -377,6 +377,15 @@ def test_a_state_joined_to_itself(embedder):
         assert near(state, embedder, text * 2)
 
 
+def test_a_state_knows_how_much_of_another_the_model_reads(embedder):
+    parts = "日本語 " * 40, "the cat sat on the mat, and then some more. " * 200
+    for left, right in (parts, parts[::-1]):
+        state = state_of(embedder, left)
+        state.merge(state_of(embedder, right))
+        assert embedder.encode(left + right).any()
+        assert near(state, embedder, left + right)
+
+
 @pytest.mark.parametrize("scale", ["mean", "sum"])
 @pytest.mark.parametrize("positions", ["none", "absolute"])
 @pytest.mark.parametrize("initial_context", ["ones", "learned"])
