@@ -121,3 +121,6 @@ def test_a_second_look_reads_the_beginning_of_a_passage_and_only_what_the_model_
     assert not vectors[2].any()
     assert (late.places[2] == -1).all()
     assert late.scores.argmax() == 3
+    # A token that works against the query's own embedding does not count.
+    query = "Most programs take a SentenceTransformer, which `ctx_embed.load()` returns; some"
+    assert model.late(query, model.queries([query])[0], texts, vectors).weights.min() == 0
