@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning, described, quoted
+from ctx_embed.errors import InputError, UnknownTextsWarning, described, quoted
 from ctx_embed.files import replaced_file
 from ctx_embed.numpy_model.saved import LABELLED_TEXTS, PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
@@ -350,8 +350,8 @@ class TokenEncoder(InputModule):
         unread = (lengths == 0).nonzero()[0]
         if len(unread) and not self.training and not self._warned:
             self._warned = True
-            first = [inputs[place] for place in unread[:MOST_EXAMPLES]]
-            warnings.warn(UnknownTextsWarning(first, len(unread), len(lengths), self.normalized), stacklevel=2)
+            texts = [inputs[place] for place in unread]
+            warnings.warn(UnknownTextsWarning(texts, len(texts), len(lengths), self.normalized), stacklevel=2)
         # A Pooling after this module may leave the prompt out. It comes last: accelerate counts what comes first.
         of_prompt: dict[str, Any] = {"prompt_length": len(self.read([prompt], None, limit)[0])} if prompt else {}
         padded_size = len(lengths) * int(lengths.max(initial=0))

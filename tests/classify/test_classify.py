@@ -15,7 +15,7 @@ from sklearn.metrics import (
 )
 
 from ctx_embed import TextClassifier
-from ctx_embed.classify import predictor as prediction
+from ctx_embed.classify import fitting, predictor as prediction
 from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
 from ctx_embed.classify.head import Head, Vocabulary, Words, class_weights
 from ctx_embed.classify.labelled import Classes, Labelled, as_text, label_accuracy, report, require_labels
@@ -133,6 +133,23 @@ def test_words_with_a_larger_log_ratio_may_weigh_more():
     faint = Labelled([str(value) for value in unit_rows(X)[:, 7] > 0], NO_WORDS)
     texts = [str(row) for row in range(200)]
     assert accuracy(fitted_head(X, Labelled(faint.labels, texts), ["False", "True"]), X, faint) > 0.8
+
+
+@pytest.mark.parametrize("rows", [200, 2500])
+def test_every_fit_has_the_weights_of_the_classes_and_texts_in_any_order(monkeypatch, rows):
+    """Texts that are sorted by label are as good as others, also where only some of them choose the deviations."""
+    made, weights = [], np.array([1.0, 3.0])
+    monkeypatch.setattr(
+        fitting, "Regression", lambda *given, **named: made.append(given) or Regression(*given, **named)
+    )
+    texts = [f"{'good' if row < rows / 2 else 'bad'} {row}" for row in range(rows)]
+    data = Labelled([row < rows / 2 for row in range(rows)], texts)
+    X = np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+    head = fitted_head(X, data, [False, True], weights)
+    assert [name in head.words.vocabulary.words for name in ("good", "bad")] == [True, True]
+    assert len(made) >= 3
+    assert all(np.array_equal(of_fit, weights) for _, _, _, _, of_fit, *_ in made)
+    assert head.neutral == pytest.approx(np.log((rows / 2 * weights + 0.5) / (rows + 0.5)))
 
 
 def test_probabilities_are_calibrated():

@@ -87,7 +87,9 @@ def test_the_path_is_that_of_the_contexts(tokenizer):
 def test_a_text_without_tokens_or_of_unknown_ones_has_no_explanation(tokenizer, shipped_model):
     found = ctx_embed.explain(make_model(tokenizer), " \n")
     assert (found.text, found.tokens, found.weights.shape, found.path) == (" \n", (), (2, 0), None)
-    parts = explanations.contributions(make_model(tokenizer), " \n")
+    model = make_model(tokenizer)
+    torch.nn.init.normal_(model[0].attention.bias)
+    parts = explanations.contributions(model, " \n")
     assert parts.vectors.shape == (0, 2, 16)
     assert not parts.bias.any()
     assert (parts.first == 1).all()

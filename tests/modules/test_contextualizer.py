@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Dropout
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.nn import functional as F
@@ -341,6 +342,32 @@ def test_a_cut_is_never_silent(tokenizer):
     assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     module.max_seq_length = None
     assert module.preprocess(["the cat sat on the mat"])["input_ids"].tolist() == full[:1].tolist()
+    with pytest.warns(UserWarning, match="max_seq_length=2"):
+        assert module.preprocess(["the cat sat"], max_length=2)["input_ids"].tolist() == full[:1, :2].tolist()
+
+
+def test_a_loaded_state_brings_its_phrases(tokenizer):
+    the, cat, dog = map(tokenizer.token_to_id, ("the", "cat", "dog"))
+    one, other = (
+        Contextualizer(tokenizer, 8, steps=1, rank=2, phrases=np.array([[the, second]])).eval() for second in (cat, dog)
+    )
+    one.load_state_dict(other.state_dict())
+    for text in ("the dog", "the cat"):
+        assert one.preprocess([text])["input_ids"].tolist() == other.preprocess([text])["input_ids"].tolist()
+        assert torch.equal(embed(one, [text]), embed(other, [text]))
+
+
+def test_a_model_in_training_encodes_as_in_evaluation(tokenizer, tmp_path):
+    """Also in float16, where the zeros of a text without a token could become NaN."""
+    model = make_model(tokenizer)
+    model.append(Dropout(0.5))
+    model.save_pretrained(str(tmp_path))
+    for dtype in ("float32", "float16"):
+        model = load(tmp_path, dtype=dtype)
+        expected = model.encode([*SENTENCES, ""])
+        assert np.isfinite(expected).all()
+        assert not expected[-1].any()
+        assert np.array_equal(model.train().encode([*SENTENCES, ""]), expected)
 
 
 @pytest.mark.parametrize("options", OPTIONS[::5])

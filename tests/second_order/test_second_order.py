@@ -1,5 +1,6 @@
 """The mathematics against values worked by hand, plain loops, and itself in other forms."""
 
+import hashlib
 from functools import partial
 
 import pytest
@@ -197,6 +198,10 @@ def test_first_contexts():
     assert torch.equal(uniform[0], uniform[2])  # the same tokens, the same draw
     assert not torch.equal(uniform[0], uniform[3])
     assert uniform.abs().max() <= 1
+    # It is torch's own draw, seeded by 63 bits of a hash of the ids.
+    digest = hashlib.blake2b(ids[4:].numpy().astype("<i8").tobytes(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    assert torch.equal(uniform[3].float(), 2 * torch.rand(len(learned), generator=generator) - 1)
     assert torch.equal(uniform[3], second_order.initial_context("uniform", learned, ids[4:], offsets_of(1))[0])
     draws = second_order.initial_context("uniform", torch.zeros(8), torch.arange(2000), torch.arange(2001))
     assert draws.mean().abs() < 0.02

@@ -1,4 +1,5 @@
 import inspect
+import json
 import pickle
 import shutil
 import subprocess
@@ -379,8 +380,25 @@ def test_a_loaded_classifier_has_its_arguments(tmp_path, params):
     np.testing.assert_array_equal(loaded.fit(TEXTS, LABELS).predict_proba(NEW), made.predict_proba(NEW))
 
 
-def test_a_command_s_classifier_has_its_arguments(tmp_path):
+def test_a_command_s_classifier_has_its_arguments(tmp_path, tiny_model_path):
     pd.DataFrame({"text": TEXTS, "label": LABELS}).to_csv(tmp_path / "train.csv", index=False)
     train(tmp_path / "train.csv", tmp_path / "model", words=False, class_weight={"good": 3.0})
     params = TextClassifier.load(tmp_path / "model").get_params()
     assert params == TextClassifier(words=False, class_weight={"good": 3.0}).get_params()
+    chosen = {"epochs": 1, "batch_size": 9, "learning_rate": 0.01, "token_dropout": 0.1, "runs": 1}
+    options = SupervisedOptions(**chosen, seed=7, valid_share=0.3)
+    train(tmp_path / "train.csv", tmp_path / "tuned", options, start=str(tiny_model_path))
+    expected = TextClassifier(str(tiny_model_path), frozen=False, **chosen, random_state=7, valid_share=0.3)
+    assert TextClassifier.load(tmp_path / "tuned").get_params() == expected.get_params()
+
+
+def test_the_floor_is_of_the_most_frequent_training_label(tmp_path, tiny_model_path):
+    (tmp_path / "train.tsv").write_text("a\tone\na\ttwo\na\tsix\nb\tfive\nb\tten\n")
+    (tmp_path / "valid.tsv").write_text("a\tred\nb\tblue\nb\tgreen\nb\tgrey\n")
+    train(
+        tmp_path / "train.tsv", out := tmp_path / "out", valid=str(tmp_path / "valid.tsv"), start=str(tiny_model_path)
+    )
+    result = json.loads((out / "training.json").read_text())["result"]
+    assert result["valid_floor"] == 0.25
+    row = f"| valid | 4 | {100 * result['valid_accuracy']:.1f} | 25.0 |"
+    assert row in (out / "README.md").read_text()

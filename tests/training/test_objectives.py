@@ -46,7 +46,7 @@ def test_similarity_and_relations_by_hand():
 def test_heads_read_the_directions_of_the_last_dimensions_and_the_genres_of_the_rows():
     torch.manual_seed(0)
     head, embeddings = objectives.LabelHead(2, 3), torch.randn(5, 4)
-    torch.testing.assert_close(head(embeddings), head(torch.cat([torch.zeros(5, 2), 3 * embeddings[:, 2:]], dim=1)))
+    torch.testing.assert_close(head(embeddings), head.linear(2**0.5 * F.normalize(embeddings[:, 2:], dim=1)))
     genres, student = objectives.Genres(2, np.array([0, 1, 1, 2])), torch.randn(3, 2)
     expected = F.cross_entropy(genres.head(student), torch.tensor([1, 0, 2]))
     assert genres.loss(batch([2, 0, 3]), student, student) == expected
@@ -331,6 +331,25 @@ def test_the_held_out_part_is_not_drawn(tokenizer):
     held_out = {texts[row] for row in labelled.held_out_rows}
     drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
     assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())
+
+
+def test_what_a_step_reads_is_drawn_by_step_and_seed_alone(tokenizer):
+    words = sorted(set(" ".join(SENTENCES).split()))
+    of_texts = [tuple(f"{words[n % 40]} {words[7 * n % 39]} {end}" for end in ("", "cat", "dog")) for n in range(60)]
+    texts = PackedTexts.tokenize(TextTokenizer(tokenizer), [text for triple in of_texts for text in triple])
+    pairs, teacher = np.arange(180).reshape(-1, 2), np.ones((180, 2), np.float16)
+
+    def drawn(seed, step):
+        reader = TextTokenizer(tokenizer)
+        given = texts, pairs, np.zeros(0, int), teacher, np.arange(180), 8, seed, np.zeros(180, int)
+        every = objectives.Partners(*given), objectives.Contrasts(reader, of_texts, 8, seed)
+        every += (objectives.Labels(4, reader, ["a", "b"] * 30, [" ".join(texts) * 9 for texts in of_texts], seed),)
+        return [objective.more_texts(batch([0], step))[0].tolist() for objective in every]
+
+    first = drawn(0, 1)
+    assert drawn(0, 1) == first
+    for other in (drawn(0, 2), drawn(1, 1)):
+        assert all(a != b for a, b in zip(first, other, strict=True))
 
 
 # The optimiser of the table

@@ -243,6 +243,14 @@ def test_what_is_wrong_is_found_before_the_teacher_is_asked(distill, tmp_path, m
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt"]
 
 
+def test_a_run_that_diverged_is_not_resumed(distill, tmp_path, monkeypatch):
+    monkeypatch.setattr(job.Distillation, "checkpoint_steps", 1)
+    saved = []
+    monkeypatch.setattr(job.Checkpoint, "remove", lambda it: saved.append(it.load() is not None))
+    assert error(distill, learning_rate=1e30).startswith("the training diverged at step ")
+    assert saved == [True]
+
+
 def test_places_that_are_taken(distill, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert error(distill, "file") == f"cannot write {tmp_path / 'file'}: it must be a folder, got a file"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ from ctx_embed.systems import untrained
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts, held_out, like_length_batches, numbered, seeded_batches
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text_hash
-from ctx_embed.training.run import Checkpoint
+from ctx_embed.training.run import Checkpoint, contents_hash, file_hashes
 from ctx_embed.training.vocabulary import learn_vocabulary, read_vocabulary
 from tests.conftest import make_model
 from tests.helpers.errors import error, full_disk
@@ -109,6 +110,21 @@ def test_a_state_comes_back_to_the_same_run_only(tmp_path):
     assert Checkpoint(output, "another run").load() is None
     Checkpoint(output, "another run").save({"step": 1})
     assert Checkpoint(output, "run").load() is None
+
+
+def test_files_are_known_by_name_and_content(tmp_path):
+    for name, content in (("a/x.txt", "1"), ("b/x.txt", "2"), ("a/deep/y.txt", "3")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    named = file_hashes([tmp_path / "a" / "x.txt", tmp_path / "b" / "x.txt", tmp_path / "a" / "deep" / "y.txt"])
+    assert list(named) == ["a/x.txt", "b/x.txt", "y.txt"]
+    assert named["b/x.txt"] == contents_hash(tmp_path / "b" / "x.txt") == hashlib.sha256(b"2").hexdigest()
+    # A folder is its files and their places in it, wherever it is.
+    whole = contents_hash(tmp_path / "a")
+    assert contents_hash(shutil.copytree(tmp_path / "a", tmp_path / "c")) == whole
+    (tmp_path / "c" / "deep" / "y.txt").rename(tmp_path / "c" / "y.txt")
+    assert contents_hash(tmp_path / "c") != whole
+    assert contents_hash(tmp_path / "nowhere") is contents_hash(None) is None
 
 
 def test_a_full_disk_leaves_the_state_before(tmp_path):

@@ -256,7 +256,8 @@ def test_pairs_of_a_file(tmp_path):
 
 @pytest.fixture
 def teacher(tiny_model_path):
-    return load(tiny_model_path, "cpu")
+    """A teacher whose own embeddings are not of unit length."""
+    return SentenceTransformer(modules=[load(tiny_model_path, "cpu")[0]], device="cpu")
 
 
 @pytest.fixture

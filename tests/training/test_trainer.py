@@ -1,5 +1,6 @@
 """A student is trained on texts and phrases."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 
@@ -183,6 +184,27 @@ def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start
             assert (resumed.kept_epoch, resumed.losses) == (whole.kept_epoch, whole.losses)
             assert same(state(resumed.student), state(whole.student))
             assert trained == list(range(steps, 6))
+
+
+def test_a_training_takes_the_steps_of_torchs_adamw(start):
+    """Of all parameters at once, with the rate of each step; most rows of the table are read in some steps only."""
+    options = replace(OPTIONS, epochs=2, batch_size=8)
+    run = start(options, kind=Watched)
+    student, rows = copy.deepcopy(run.student).train(), []
+    run.before = lambda _, of_batch: rows.append(of_batch)
+    run.run(progress=False)
+    optimizer = torch.optim.AdamW(student.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
+    for step, of_batch in enumerate(rows):
+        optimizer.param_groups[0]["lr"] = options.learning_rate_at(step, len(rows))
+        embedded = F.normalize(student.embed(*run.packed.batch(of_batch)), dim=1)
+        teacher = F.normalize(torch.from_numpy(run.teacher[of_batch].astype(np.float32)), dim=1)
+        distance = (1 - (embedded * F.normalize(teacher @ run.rotation, dim=1)).sum(1)).mean()
+        loss = distance + options.relation_weight * (embedded @ embedded.T - teacher @ teacher.T).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for name, tensor in student.state_dict().items():
+        torch.testing.assert_close(run.student.state_dict()[name], tensor, rtol=1e-3, atol=2e-4)
 
 
 def test_no_copy_of_a_held_out_text_is_trained_on(start, mixture, texts):
