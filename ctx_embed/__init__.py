@@ -11,11 +11,10 @@ from ctx_embed.lazy import lazy_names
 if TYPE_CHECKING:
     from ctx_embed.deduplication import dedupe as dedupe
     from ctx_embed.errors import InputError as InputError
-    from ctx_embed.explanations import explain as explain
+    from ctx_embed.explanations import attention_weights as attention_weights, explain as explain
     from ctx_embed.index import Hit as Hit, SearchIndex as SearchIndex
     from ctx_embed.loading import load as load, path as path
     from ctx_embed.modules import Contextualizer as Contextualizer, ContextualizerPooling as ContextualizerPooling
-    from ctx_embed.systems.attention import attention_weights as attention_weights
     from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
 
 __version__ = "0.3.0"
@@ -23,11 +22,10 @@ __version__ = "0.3.0"
 _HOMES = {
     "ctx_embed.deduplication": "dedupe",
     "ctx_embed.errors": "InputError",
-    "ctx_embed.explanations": "explain",
+    "ctx_embed.explanations": "attention_weights explain",
     "ctx_embed.index": "Hit SearchIndex",
     "ctx_embed.loading": "load path",
     "ctx_embed.modules": "Contextualizer ContextualizerPooling",
-    "ctx_embed.systems.attention": "attention_weights",
     "ctx_embed.training.supervised.classifier": "TextClassifier",
 }
 

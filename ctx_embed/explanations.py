@@ -6,7 +6,7 @@ Called by ``ctx-embed explain``. The page shows what the terminal shows, and nee
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from ctx_embed.files import replaced_file, require_file
 from ctx_embed.model import Model, Read
 from ctx_embed.numpy_model.embedder import Ids
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.texts import require_explainable, well_formed
+from ctx_embed.texts import as_texts, require_explainable, well_formed
 from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
     from ctx_embed.model import Given
 
-__all__ = ["ContextPath", "Contributions", "Explanation", "Nearest", "contributions", "explain", "nearest", "write"]
+__all__ = [
+    "ContextPath",
+    "Contributions",
+    "Explanation",
+    "Nearest",
+    "attention_weights",
+    "contributions",
+    "explain",
+    "nearest",
+    "write",
+]
 
 # Characters of the text in the repr of an explanation.
 SHOWN_CHARACTERS = 60
@@ -166,25 +176,50 @@ def explain(model: Given, text: str) -> Explanation:
             is too long.
     """
     require_explainable(text)
-    given = Model.of(model)
-    read = given.read([text])
-    if read is None:
-        from ctx_embed.systems.attention import attention_weights
+    (found,) = attention_weights(model, [text])
+    return found
 
-        (found,) = attention_weights(given.backend, [text])
-        return Explanation(text, found.tokens, found.weights, found.axes)
-    contextualizer, tokenizer, ids, _ = read
-    _, shares, contexts = contextualizer.contributions(ids)
-    path = None
-    if len(ids):
-        units = unit_rows(contexts)
-        path = ContextPath(
-            tuple(np.linalg.norm(contexts, axis=1).tolist()),
-            tuple(np.linalg.norm(np.diff(contexts, axis=0), axis=1).tolist()),
-            tuple((units[:-1] * units[1:]).sum(1).tolist()),
-            tuple((units @ units[-1]).tolist()),
-        )
-    return Explanation(text, _entries(tokenizer, ids), shares.astype(np.float32), ("step", "token"), path)
+
+def attention_weights(model: Given, texts: Iterable[str]) -> list[Explanation]:
+    """Return how much each token of each text contributes to its embedding.
+
+    The meaning of the weights depends on the system; ``axes`` names it. (step, token) for a Contextualizer: the exact
+    share of each token in the update z^k, summing to 1, negative where a token works against the others. (head, token)
+    for systems with heads, and for the mean, 1/n. (token, token) for self-attention and (layer, head, token, token) for
+    Transformers: row i is what token i looks at; these take memory quadratic in the length of the text. (share, token)
+    for max pooling (bigru, cnn): the share of the features that each token wins.
+
+    Args:
+        model: an Embedder, or a SentenceTransformer whose first module is a system of ctx_embed.
+        texts: a list, array, series or generator; read with the model's default prompt, as by ``encode``.
+
+    Raises:
+        InputError: the model's first module is no such system or has no attention weights; ``texts`` are not strings.
+    """
+    texts, given = as_texts(texts), Model.of(model)
+    if (read := given.read(texts)) is None:
+        from ctx_embed.systems.attention import attention_weights as weights_of
+
+        return [
+            Explanation(text, *of_text) for text, of_text in zip(texts, weights_of(given.backend, texts), strict=True)
+        ]
+    contextualizer, tokenizer, ids, lengths = read
+    entries, found = tokenizer.entry_texts(), []
+    for text, end, length in zip(texts, lengths.cumsum(), lengths, strict=True):
+        own = ids[end - length : end]
+        _, shares, contexts = contextualizer.contributions(own)
+        path = None
+        if length:
+            units = unit_rows(contexts)
+            path = ContextPath(
+                tuple(np.linalg.norm(contexts, axis=1).tolist()),
+                tuple(np.linalg.norm(np.diff(contexts, axis=0), axis=1).tolist()),
+                tuple((units[:-1] * units[1:]).sum(1).tolist()),
+                tuple((units @ units[-1]).tolist()),
+            )
+        tokens = tuple(entries[token] for token in own.tolist())
+        found.append(Explanation(text, tokens, shares.astype(np.float32), ("step", "token"), path))
+    return found
 
 
 def contributions(model: Given, text: str) -> Contributions:

@@ -7,8 +7,8 @@ from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ctx_embed.explanations import Explanation, attention_weights
 from ctx_embed.progress import Meter
-from ctx_embed.systems.attention import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained
 from papers.experiment import (
     Cell,
@@ -46,7 +46,7 @@ IN_PLACE = {"IMDB: negative": "Yelp: 1 star", "IMDB: positive": "Yelp: 5 stars"}
 PUBLISHED_WORDS = {place: of_paper("LAMA", "Table 4")[IN_PLACE.get(place, place)] for place in TABLE4_PLACES}
 
 
-def words_of(attention: AttentionWeights) -> Iterator[tuple[str, float]]:
+def words_of(attention: Explanation) -> Iterator[tuple[str, float]]:
     """Yield each word of a text and its attention: the mean over heads and word pieces, times the number of tokens.
 
     Uniform attention would be 1 for every token.

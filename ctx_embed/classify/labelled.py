@@ -53,8 +53,7 @@ class Labelled:
         require_labels(chain.from_iterable(self.labels) if self.multi_label else self.labels)
 
     def classes(self) -> list[Any]:
-        """Return the labels that occur, sorted; raise an InputError for several types, or fewer than two."""
-        self.require_labels()
+        """Return the labels that occur, sorted; raise an InputError for fewer than two."""
         classes = sorted(self.label_set())
         if self.multi_label and not classes:
             raise InputError("the training texts must have at least one label, got none")

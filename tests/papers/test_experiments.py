@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from tokenizers import Tokenizer
 
 from ctx_embed.eval.scoring.probes import folds_of
+from ctx_embed.explanations import Explanation
 from ctx_embed.fingerprint import identity
 from ctx_embed.systems import parameter_count, without_vocabulary
-from ctx_embed.systems.attention import AttentionWeights
 from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report
 from papers.__main__ import reproduce as reproduce_command
 from papers.attended_words import most_attended, words_of
@@ -269,7 +269,7 @@ def test_tokens_cut_and_rows_sample(workplace, tokenizer, tmp_path):
 
 def test_words_are_joined_and_weighed_and_those_of_a_class_stand_in_more_of_its_texts():
     weights = np.array([[0.1, 0.3, 0.2, 0.4], [0.3, 0.1, 0.2, 0.4]], np.float32)
-    attention = AttentionWeights(("un", "##know", "##n", "film"), weights, ("head", "token"))
+    attention = Explanation("", ("un", "##know", "##n", "film"), weights, ("head", "token"))
     words = dict(words_of(attention))
     assert words == {"unknown": pytest.approx(4 * 0.2), "film": pytest.approx(4 * 0.4)}
     attention = {

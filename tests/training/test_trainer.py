@@ -264,14 +264,14 @@ def test_each_objective_has_its_weight_and_is_left_out_at_0(start, mixture, text
     together = replace(mixture, blocks=[Block(tuple(texts), second=True)], pairs=np.arange(64).reshape(-1, 2))
     second = teacher[0], np.eye(16, 8, dtype=np.float32)
     begin = partial(start, mixture=together, run={"labelled": (["a", "b"] * 32, texts), "second": second})
-    terms = {"label_weight": "labels", "relation_weight": "relations", "word_weight": "words", "genre_weight": "genres"}
+    terms = {"label_weight": "labels", "word_weight": "words", "genre_weight": "genres"}
     terms |= {"pair_weight": "partners", "second_weight": "second", "taught_label_weight": "taught_labels"}
     weights = {name: 0.1 * place for place, name in enumerate(terms, 1)}
     every = begin(replace(OPTIONS, **weights)).objectives
-    expected = {terms[name]: weight for name, weight in weights.items()} | {"similarity": 1.0}
+    expected = {terms[name]: weight for name, weight in weights.items()}
     expected["second_taught_labels"] = weights["taught_label_weight"]
     assert {name: weight for name, (_, weight) in every.items()} == expected
-    assert every["second"][0].relation_weight == weights["relation_weight"]
+    assert every["second"][0].relation_weight == OPTIONS.relation_weight
     for name in ("taught_labels", "second_taught_labels"):
         assert every[name][0].head is every["labels"][0].head
     for names in [[name] for name in terms if name != "label_weight"] + [["label_weight", "taught_label_weight"]]:

@@ -91,22 +91,6 @@ def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return (student @ student.T - teacher @ teacher.T).square().mean()
 
 
-class Similarity(Objective):
-    """Point in the direction of the teacher's rotated embedding: :func:`similarity_loss`."""
-
-    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return the mean of 1 - cos."""
-        return similarity_loss(student, batch.target)
-
-
-class Relations(Objective):
-    """Keep the teacher's cosines between texts: :func:`relation_loss`."""
-
-    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return the mean squared difference of cosines."""
-        return relation_loss(student, batch.teacher)
-
-
 class Words(Objective):
     """Predict from a text's embedding which of the most frequent entries it has; only for a batch's first texts.
 

@@ -110,12 +110,10 @@ class Distillation:
         labelled: tuple[Sequence[str], Sequence[str]] | None,
         second: tuple[NDArray[np.float16], NDArray[np.float32]] | None,
     ) -> dict[str, tuple[objectives.Objective, float]]:
-        """Return the terms of the loss and their weights."""
+        """Return the terms of the loss apart from the teacher's embeddings and relations, and their weights."""
         options, dimension = self.options, self.student.get_embedding_dimension()
         read = options.label_dimensions(dimension, int((~self.rotation.any(0)).sum()))
-        terms: dict[str, tuple[objectives.Objective, float]] = {"similarity": (objectives.Similarity(), 1.0)}
-        if options.relation_weight > 0:
-            terms["relations"] = objectives.Relations(), options.relation_weight
+        terms: dict[str, tuple[objectives.Objective, float]] = {}
         if labelled is not None and options.label_weight + options.taught_label_weight > 0:
             labels = objectives.Labels(read, self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = labels, options.label_weight
@@ -222,10 +220,11 @@ class Distillation:
         )
         parts = embeddings.split([len(lengths), *(len(lengths) for _, lengths in more.values())])
         of_term = dict(zip(more, parts[1:], strict=True))
-        losses = {
-            name: weight * term.loss(batch, parts[0], of_term.get(name, parts[0]))
-            for name, (term, weight) in self.objectives.items()
-        }
+        losses = {"similarity": objectives.similarity_loss(parts[0], batch.target)}
+        if self.options.relation_weight > 0:
+            losses["relations"] = self.options.relation_weight * objectives.relation_loss(parts[0], batch.teacher)
+        for name, (term, weight) in self.objectives.items():
+            losses[name] = weight * term.loss(batch, parts[0], of_term.get(name, parts[0]))
         loss = torch.stack(list(losses.values())).sum() + self.student.regularizer()
         self.optimizer.zero_grad()
         loss.backward()
@@ -248,8 +247,7 @@ class Distillation:
         measured = self.measures()
         require_finite(measured["held_out_distance"], self.step)
         # The distance to the teacher does not measure what the student learns from labels, pairs, genres and words.
-        by_distance = self.objectives.keys() <= {"similarity", "relations"}
-        if not by_distance or all(measured["held_out_distance"] < seen["held_out_distance"] for seen in self.history):
+        if self.objectives or all(measured["held_out_distance"] < seen["held_out_distance"] for seen in self.history):
             self.kept_epoch, self.kept = epoch, mean
         self.history.append({"epoch": epoch, "step": self.step, **measured})
         if progress and epoch:
