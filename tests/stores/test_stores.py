@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 from pyarrow import parquet
 
-from ctx_embed import SearchIndex, stores
+from ctx_embed import InputError, SearchIndex, stores
 from ctx_embed.index import writer
 from ctx_embed.index.writer import Edit
 from ctx_embed.model import Model
@@ -501,6 +501,47 @@ def test_a_table_of_postgresql_is_made_in_its_schema(postgresql, embedder, rows)
         assert [hit.text for hit in store.search("a whale")] == ["a whale"]
     with stores.open(f"{postgresql}#nowhere.t") as to:
         assert 'schema "nowhere" does not exist' in error(to.ensure, stores.Collection.of(embedder))
+
+
+class Failing:
+    """A database's client of which one call fails, by its number."""
+
+    def __init__(self, client, number: int) -> None:
+        self.client, self.left = client, number
+
+    def __getattr__(self, name: str):
+        method = getattr(self.client, name)
+        if name == "close":
+            return method
+
+        def call(*args, **options):
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("cut\noff")
+            return method(*args, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "qdrant"])
+def test_whatever_call_of_a_client_fails_the_error_is_one_line(kind, request, tmp_path_factory, embedder, rows):
+    address = made(kind, request, tmp_path_factory)
+    for number in range(1, 200):
+        with stores.open(address()) as store:
+            store._opened = client = Failing(store._opened, number)
+
+            said = ""
+            try:
+                store.ensure(stores.Collection.of(embedder))
+                store.upsert(rows(["a cat", "日本語"]), "0001", {})
+                store.finish()
+                assert store.count() == len(store.search("a cat", where="n is null")) + 1 == 2
+            except InputError as raised:
+                said = str(raised)
+            assert said.endswith("says cut off") == (client.left <= 0)
+            if client.left > 0:
+                break
+    assert 10 < number < 199
 
 
 def test_postgresql_stores_rows_and_the_note_of_their_part_together_or_not_at_all(
