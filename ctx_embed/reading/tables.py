@@ -77,17 +77,17 @@ def got(value: Any) -> str:
     return "null" if value is None else described(value)
 
 
-def holder(row: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str] | None:
-    """Return the object that has a field and its name there; ``a.b`` is the field b of the object in a. None: no such.
+def outermost(row: Mapping[str, Any], name: str) -> str | None:
+    """Return the field of a row that is or holds a field; ``a.b`` may be the field b of the object in a. None: no such.
 
     A field whose own name has the dot comes first.
     """
     if name in row:
-        return row, name
+        return name
     for dot in re.finditer(r"\.", name):
         inner = row.get(name[: dot.start()])
-        if isinstance(inner, dict) and (found := holder(inner, name[dot.end() :])):
-            return found
+        if isinstance(inner, dict) and outermost(inner, name[dot.end() :]) is not None:
+            return name[: dot.start()]
     return None
 
 
@@ -96,17 +96,14 @@ def taken(row: dict[str, Any], name: str) -> Any:
 
     The objects inside the row stay as they are: the row gets changed copies.
     """
-    if name in row:
+    outer = outermost(row, name)
+    if outer is None or outer == name:
         return row.pop(name)
-    for dot in re.finditer(r"\.", name):
-        outer, rest = name[: dot.start()], name[dot.end() :]
-        if isinstance(row.get(outer), dict) and holder(row[outer], rest):
-            row[outer] = dict(row[outer])
-            value = taken(row[outer], rest)
-            if not row[outer]:
-                del row[outer]
-            return value
-    raise KeyError(name)
+    row[outer] = dict(row[outer])
+    value = taken(row[outer], name[len(outer) + 1 :])
+    if not row[outer]:
+        del row[outer]
+    return value
 
 
 class Table:
@@ -570,19 +567,14 @@ def _parquet_rows(
 
 def _inside(kind: Any) -> dict[str, Any] | None:
     """Return the fields of a type of Arrow as a row has them: None for a value, a dictionary for an object."""
-    from pyarrow import types
-
-    return {field.name: _inside(field.type) for field in kind} if types.is_struct(kind) else None
+    return {field.name: _inside(field.type) for field in kind} if str(kind).startswith("struct<") else None
 
 
 def _holds_bytes(kind: Any) -> bool:
     """Return whether values of a type of Arrow are bytes or have some inside."""
-    from pyarrow import types
-
     inner = [kind.field(place).type for place in range(kind.num_fields)]
     inner += [getattr(kind, name) for name in ("value_type", "storage_type") if hasattr(kind, name)]
-    is_bytes = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
-    return any(test(kind) for test in is_bytes) or any(map(_holds_bytes, inner))
+    return "binary" in str(kind).partition("<")[0] or any(map(_holds_bytes, inner))
 
 
 def _plain(value: Any) -> Any:
@@ -663,7 +655,7 @@ def _header_error(
 def _lacking(row: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
     """Return an error message if a row lacks a needed field, or None."""
     for name, option in needed.items():
-        if holder(row, name) is None:
+        if outermost(row, name) is None:
             names = listed_names(dotted(row), repr)
             return f"no field {quoted(name)} (fields: {names}){f'; name the right one with {option}' if option else ''}"
     return None

@@ -99,13 +99,13 @@ def is_prose(values: Sequence[Any]) -> bool:
 
 def record_documents(file: File, fields: Fields, notes: list[str]) -> Iterator[Document]:
     """Yield the documents of a file of records, and add its notes; raise UnreadableFileError if one cannot be read."""
-    general, identifier = _general(file), part_ids(file.source)
+    identified = part_ids(file.source)
     with reasons(file.path), open_rows(file.path, needed=fields.needed) as table:
         for number, _, document in documents_in(table, fields):
             content = json.dumps([document.text, document.metadata], sort_keys=True, default=str)
-            identified = identifier(content) if document.id is None else document.id
-            metadata = {**general, table.unit: table.in_sheet(number)[0], **document.metadata}
-            yield Document(document.text, identified, metadata)
+            identifier = identified(content) if document.id is None else document.id
+            place = {table.unit: table.in_sheet(number)[0]}
+            yield Document(document.text, identifier, {**_general(file), **place, **document.metadata})
         notes += [note for note in table.notes if note not in notes]
 
 

@@ -194,21 +194,20 @@ class Globs:
 
     def __init__(self, globs: Sequence[str]) -> None:
         # In a shell, ./ stands for the folder itself.
-        written = {glob: re.sub(r"\A(!?)(?:\./)+", r"\1/", composed(glob)) for glob in globs}
-        self.unused = {glob: Rules([rule]) for glob, rule in written.items()}
-        for glob, rules in self.unused.items():
+        self._rules = {glob: Rules([re.sub(r"\A(!?)(?:\./)+", r"\1/", composed(glob))]) for glob in globs}
+        self.unused = list(self._rules)
+        for glob, rules in self._rules.items():
             if not rules.rules:
                 raise InputError(f"--include and --exclude must be globs such as '*.md', got {quoted(glob)}")
-        self._rules = Rules(written.values())
 
     def match(self, path: str) -> bool:
         """Return whether the last glob that matches a path, if any, is not negated."""
-        if not self._rules.rules:
-            return False
-        path = composed(path)
-        for glob in [glob for glob, rules in self.unused.items() if rules.check(path, within=True) is not None]:
-            del self.unused[glob]
-        return self._rules.check(path, within=True) is True
+        path, chosen = composed(path), False
+        for glob, rules in self._rules.items():
+            if (matched := rules.check(path, within=True)) is not None:
+                chosen = matched
+                self.unused = [each for each in self.unused if each != glob]
+        return chosen
 
 
 def _octets(text: str) -> str:

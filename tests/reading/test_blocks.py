@@ -1,7 +1,3 @@
-import gc
-import json
-import time
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,13 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ctx_embed.errors import InputError
 from ctx_embed.index.chunking import Passages, words
 from ctx_embed.reading.blocks import KINDS, NONE, PAGE, code, markdown, prose, rows
-from ctx_embed.reading.decoding import UnreadableFileError
-from ctx_embed.reading.formats import extract
-from ctx_embed.reading.rows import read_documents, read_labelled_rows
-from ctx_embed.reading.web import scanned
 
 
 def shown(text, blocks) -> list[tuple[str, int]]:
@@ -102,71 +93,3 @@ def test_code_is_cut_before_definitions_with_what_stands_above_them(path):
     assert [text[block.start : block.stop] for block in blocks] == [part.rstrip("\n") for part in parts]
     indents = [len(part) - len(part.lstrip()) for part in parts]
     assert sorted(blocks, key=lambda block: block.depth) == [blocks[n] for n in np.argsort(indents, kind="stable")]
-
-
-# Hostile files, by a size, which are read in time that grows with their size, not with its square.
-RECORDS = {
-    "columns.csv": lambda n: ",".join(map(str, range(n))) + "\n",
-    "quote.csv": lambda n: 'text\n"' + "a\n" * n,
-    "digits.csv": lambda n: "text,n\na," + "9" * n + "\n",
-    "deep.jsonl": lambda n: "[" * n,
-    "wide.jsonl": lambda n: json.dumps({"text": "a", **{str(number): number for number in range(n)}}),
-    "spaces.jsonl": lambda n: " " * n + "x",
-    "labelled.tsv": lambda n: "a\tb\t" * n,
-}
-PARTS = [" ", "a ", "\n", "`", "#", " \n", "(", "a(", "class A {", "public ", "{\n", "x = (", "a(" + ")" * 300 + "\n"]
-PARTS += ["a\f\n", "---\n", "x=1\n#c\n", "//c\n"]
-PAGES = ["<!--", "<a ", "<a b='", "<![CDATA[", "<?", "<", "</", "<script>", "<script></", "<a b=\"'>", "&#", "< "]
-
-
-def require_linear(read, content, smaller: int = 4000) -> None:
-    """Compare the time for n and 4n, of which a quadratic reader takes 16 times as much, twice if need be."""
-
-    def seconds(size: int) -> float:
-        made = content(size)
-        start = time.process_time()
-        read(made)
-        return time.process_time() - start
-
-    # Collecting garbage takes the longer, the more tests ran before.
-    gc.disable()
-    try:
-        assert any(seconds(4 * smaller) < 9 * seconds(smaller) + 0.3 for _ in range(2))
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("name", [*RECORDS, "heading.md"])
-def test_files_are_read_in_linear_time(name, tmp_path):
-    readers = {"labelled.tsv": read_labelled_rows, "heading.md": extract}
-
-    def read(content):
-        (tmp_path / name).write_text(content)
-        with suppress(InputError, UnreadableFileError):
-            list(readers.get(name, read_documents)(str(tmp_path / name)))
-
-    require_linear(read, RECORDS.get(name, lambda n: "# " + "#" * n + " " * n + "x"), 20_000)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_blocks_are_found_in_linear_time(kind):
-    for part in PARTS:
-        require_linear(KINDS[kind], lambda n, part=part: (part * n)[: 3 * n] + "a", 10_000)
-    for content in (lambda n: "a\n" + "-" * n + " " * n + "x", lambda n: "```\n" + " " * n + "x\n"):
-        require_linear(KINDS[kind], content, 10_000)
-
-
-@pytest.mark.parametrize("part", PAGES)
-def test_pages_are_read_in_linear_time(part):
-    require_linear(scanned, lambda n: part * n)
-
-
-def test_huge_pages_are_read_quickly(tmp_path):
-    """libxml2 would take 25 s for these attributes."""
-    attributes = " ".join(f"a{n}=''" for n in range(150_000))
-    for page in ("<nav>no</nav><p>The ferry</p>" + "<p>a" * 100_000, f"<p {attributes}>The ferry"):
-        (tmp_path / "a.html").write_text(page)
-        start = time.process_time()
-        (found,) = extract(str(tmp_path / "a.html"))
-        assert found.text.startswith("The ferry")
-        assert time.process_time() - start < 5
