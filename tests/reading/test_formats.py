@@ -27,8 +27,8 @@ from ctx_embed.reading.decoding import MOST_BYTES, UnreadableFileError
 from ctx_embed.reading.encodings import WrongBytesWarning
 from ctx_embed.reading.formats import extract
 from ctx_embed.reading.markup import front_matter, plain_markdown
-from ctx_embed.reading.rows import read_documents
-from ctx_embed.reading.units import documents_of
+from ctx_embed.reading.rows import Fields, read_documents
+from ctx_embed.reading.units import documents_of, is_prose, records_of
 from ctx_embed.reading.walking import walk
 from ctx_embed.reading.web import scanned
 from ctx_embed.reading.workers import Extraction, Worker
@@ -142,6 +142,50 @@ def test_bombs(tmp_path, extraction):
         ((_, found),) = extraction.read([(None, str(tmp_path / name))])
         assert isinstance(found, UnreadableFileError), name
     assert [found.text for found in texts(tmp_path / "a.html")] == ["text"]
+
+
+def test_no_more_bytes_and_characters_than_the_limits_are_read(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in "ab":
+            archive.writestr(f"{name}.txt", "abc")
+    (tmp_path / "a.txt").write_text("abcdef")
+    for limit, said in (
+        ("decoding.MOST_BYTES", "larger than 0 MB"),
+        ("formats.MOST_CHARACTERS", "more than 0 million"),
+    ):
+        for name in ("a.txt", "a.zip"):
+            with monkeypatch.context() as patched:
+                patched.setattr(f"ctx_embed.reading.{limit}", 6)
+                assert sum(len(found.text) for found in texts(tmp_path / name)) == 6
+                patched.setattr(f"ctx_embed.reading.{limit}", 5)
+                assert reason(tmp_path / name).startswith(said)
+
+
+SENTENCE = "The ferry was late."
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        *((["one two three four"], True), (["one two three 4"], False), (["It rained."], True), (["Rain."], False)),
+        *((["日本語日本語日本"], True), (["日本語日本語日"], False), (['["one", "two", "three", "four"]'], False)),
+        *((["see http://a.org http://b.org now today"], False), ([SENTENCE, None], True), ([SENTENCE, 1, 2], False)),
+        *(([SENTENCE, SENTENCE], True), ([SENTENCE] * 3, False), ([""], False), ([], False)),
+    ],
+)
+def test_prose_is_sentences_of_which_most_differ(values, expected):
+    assert is_prose(values) == expected
+
+
+def test_an_array_of_json_with_one_column_of_prose_is_records_and_settings_are_text(tmp_path):
+    for content, expected in (
+        ([{"body": SENTENCE, "n": 1}], ("body",)),
+        ([{"name": "a"}], None),
+        ({"body": SENTENCE}, ("body",)),
+    ):
+        (tmp_path / "a.json").write_text(json.dumps(content))
+        found = records_of(str(tmp_path / "a.json"), None, Fields())
+        assert (found and found[0].text) == expected
 
 
 W = (

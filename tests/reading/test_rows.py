@@ -192,6 +192,13 @@ def test_how_many_bytes_may_be_wrong():
     assert [is_binary(b"\1" + b"a" * others) for others in (19, 18)] == [False, True]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "A.CSV.GZ"])
+def test_a_suffix_in_capitals_names_the_same_format(file, name):
+    # Without the suffix, these are lines of text.
+    content = b"text,n\n"
+    assert read(file(gzip.compress(content) if name.endswith("GZ") else content, name)) == []
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "A.JSONL"])
 def test_documents_of_files_of_lines_and_of_jsonl(file, name):
     path = file(' one \n\n \t \n{"text": "not read as JSON"}\n')
