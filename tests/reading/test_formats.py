@@ -186,6 +186,9 @@ def test_an_array_of_json_with_one_column_of_prose_is_records_and_settings_are_t
         (tmp_path / "a.json").write_text(json.dumps(content))
         found = records_of(str(tmp_path / "a.json"), None, Fields())
         assert (found and found[0].text) == expected
+    (tmp_path / "a.json").write_text(json.dumps([{"body": SENTENCE, "more": SENTENCE}]))
+    with pytest.raises(UnreadableFileError, match="2 columns of prose; name one of 'body', 'more'"):
+        records_of(str(tmp_path / "a.json"), None, Fields())
 
 
 W = (
