@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -38,6 +39,7 @@ from ctx_embed.files import (
 from ctx_embed.index.database import Database
 from ctx_embed.progress import Meter, say
 from ctx_embed.texts import BATCH_CHARACTERS, BATCH_TEXTS, as_texts, length_batches, well_formed
+from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error, full_disk
 from tests.index.support.hash_model import HashModel
@@ -400,6 +402,24 @@ def test_lines_say_how_much_how_fast_and_how_long(capsys):
     assert re.fullmatch(r"encoding: 1,000 of 2,000 rows, [\d,]+ rows/s, 0 s left", first)
     assert re.fullmatch(r"encoding: 2,000 of 2,000 rows, [\d,]+ rows/s, 0 s left, loss 0.1", second)
     assert re.fullmatch(r"encoding: 2,000 of 2,000 rows, [\d,]+ rows/s, after 0 s, loss 0.1", last)
+
+
+def test_what_was_done_before_counts_for_no_speed(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    meter = Meter("encoding", 2000, "rows", done=500, interval=0)
+    clock[0] = 10.0
+    meter.update(500)
+    assert capsys.readouterr().err == "encoding: 1,000 of 2,000 rows, 50 rows/s, 20 s left\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "refused", "taken"),
+    [("token_dropout", 1.0, 0.99), ("token_dropout", -0.1, 0.0), ("learning_rate", 0.0, 1e-9), ("seed", 2**32, 0)],
+)
+def test_the_ends_of_a_range_belong_to_it_or_not(option, refused, taken):
+    assert f"{option} must be " in error(SupervisedOptions, **{option: refused})
+    assert getattr(SupervisedOptions(**{option: taken}), option) == taken
 
 
 def test_meters_name_the_subject_of_their_block(capsys):

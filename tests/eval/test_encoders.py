@@ -32,7 +32,9 @@ def test_a_folder_and_the_default(tiny_model, tiny_model_path, tokenizer, senten
     model.prompts, model.default_prompt_name = {"query": "ask: "}, "query"
     plain, asked = as_encoder(tiny_model, "m"), as_encoder(model, "m")
     assert plain.fingerprint == asked.fingerprint
-    assert plain.key != asked.key
+    short = make_model(tokenizer)
+    short.truncate_dim = 4
+    assert len({plain.key, asked.key, as_encoder(short, "m").key}) == 3
 
 
 def test_a_slip_of_a_baseline_names_them_all():
@@ -194,6 +196,9 @@ def test_the_sample_is_drawn_evenly_without_judgements():
     assert sample_of(data, 3) == ["text 0", "text 3", "paper"]
 
 
+SIZES = ["a" * size for size in range(1, 10) for _ in range(256)]
+
+
 def test_one_batch_is_not_counted_and_the_time_ends_it():
     seen: list[int] = []
 
@@ -205,6 +210,11 @@ def test_one_batch_is_not_counted_and_the_time_ends_it():
     assert measure(encoder_of("e", encode), texts).texts == 600
     assert seen == [256, 256, 256, 88]
     assert measure(encoder_of("e", encode), texts, 0.0).texts == 256
+    # A run that is cut short has met short and long texts.
+    lengths: list[int] = []
+    measure(encoder_of("e", lambda texts: (lengths.append(len(texts[0])), np.ones((len(texts), 2)))[1]), SIZES)
+    assert abs(lengths[1] - lengths[2]) == 7
+    assert sorted(lengths[1:]) == [*range(1, 10)]
 
 
 def test_a_named_encoder_is_measured_in_a_process_of_its_own():

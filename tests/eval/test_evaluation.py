@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from ctx_embed.eval.scoring import score
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, spearman
 from ctx_embed.eval.scoring.score import difference
+from ctx_embed.training.labelled_texts import hashes_of
 from tests.conftest import SENTENCES, make_model
 from tests.eval.conftest import encoder_of
 from tests.helpers.errors import error
@@ -342,6 +344,16 @@ def test_a_score_on_texts_seen_in_training_has_a_mark(report):
         assert tables(report)[0].sections[0][0][1].split()[0].endswith(mark)
         assert ("†" in tables(report)[0].sections[0][0][1]) == bool(mark)
         assert any(line.startswith(said) for line in notes(report))
+
+
+def test_rows_that_an_encoder_was_trained_on_are_counted_and_said(folder, drawn):
+    known = hashes_of(f"{('Bad', 'Good')[i % 2]} film, {i}" for i in range(5))
+    drawn.model.backend.saved = SimpleNamespace(labelled_texts=known)
+    told: list[str] = []
+    found = evaluate([drawn], ["MR", "STSB"], folder, QUICK, tell=told.append).report
+    assert [result["labelled"] for result in found["results"]] == [5, 0]
+    assert any(line.startswith("MR: 5 of 40 texts are among the labelled texts that drawn was") for line in told)
+    assert any(line.startswith("† MR: 5 of 40 texts") for line in notes(found))
 
 
 # An evaluator for the trainer of sentence-transformers
