@@ -407,6 +407,7 @@ def test_lines_say_how_much_how_fast_and_how_long(capsys):
 def test_what_was_done_before_counts_for_no_speed(capsys, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(progress, "last_line", None)
     meter = Meter("encoding", 2000, "rows", done=500, interval=0)
     clock[0] = 10.0
     meter.update(500)
