@@ -42,11 +42,15 @@ def test_prompts_of_queries_and_documents(tokenizer, tmp_path):
     model = make_model(tokenizer)
     model.prompts = {"query": "the city ", "document": "the train "}
     model.save_pretrained(str(tmp_path / "prompts"))
-    embeddings = CtxEmbeddings(model=str(tmp_path / "prompts"))
+    path = str(tmp_path / "prompts")
+    langchain, llama, chroma = CtxEmbeddings(model=path), CtxEmbedding(model_name=path), CtxEmbeddingFunction(path)
     expected = model.encode(["the city rain", "the train rain"])
-    np.testing.assert_allclose(
-        [embeddings.embed_query("rain"), *embeddings.embed_documents(["rain"])], expected, atol=1e-6
-    )
+    for query, document in (
+        (langchain.embed_query("rain"), langchain.embed_documents(["rain"])[0]),
+        (llama.get_query_embedding("rain"), llama.get_text_embedding("rain")),
+        (chroma.embed_query(["rain"])[0], chroma(["rain"])[0]),
+    ):
+        np.testing.assert_allclose([query, document], expected, atol=1e-6)
 
 
 @pytest.fixture
