@@ -142,14 +142,14 @@ def test_every_fit_has_the_weights_of_the_classes_and_texts_in_any_order(monkeyp
     monkeypatch.setattr(
         fitting, "Regression", lambda *given, **named: made.append(given) or Regression(*given, **named)
     )
-    texts = [f"{'good' if row < rows / 2 else 'bad'} {row}" for row in range(rows)]
-    data = Labelled([row < rows / 2 for row in range(rows)], texts)
+    labels = [row < 0.84 * rows for row in range(rows)]
+    data = Labelled(labels, [f"{'good' if label else 'bad'} {row}" for row, label in enumerate(labels)])
     X = np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
     head = fitted_head(X, data, [False, True], weights)
     assert [name in head.words.vocabulary.words for name in ("good", "bad")] == [True, True]
     assert len(made) >= 3
     assert all(np.array_equal(of_fit, weights) for _, _, _, _, of_fit, *_ in made)
-    assert head.neutral == pytest.approx(np.log((rows / 2 * weights + 0.5) / (rows + 0.5)))
+    assert head.neutral == pytest.approx(np.log((np.bincount(labels) * weights + 0.5) / (rows + 0.5)))
 
 
 def test_probabilities_are_calibrated():

@@ -33,16 +33,6 @@ def packed(encoder, texts):
     return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
 
 
-def test_similarity_and_relations_by_hand():
-    student = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    target = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
-    teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    # Cosines 1 and 0: distance 1/2. S = I, S_teacher = ones: two of four squares are 1.
-    assert objectives.similarity_loss(student, target).item() == 0.5
-    assert objectives.relation_loss(student, teacher).item() == 0.5
-    assert objectives.relation_loss(teacher, teacher).item() == 0
-
-
 def test_heads_read_the_directions_of_the_last_dimensions_and_the_genres_of_the_rows():
     torch.manual_seed(0)
     head, embeddings = objectives.LabelHead(2, 3), torch.randn(5, 4)
@@ -93,8 +83,6 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     ids, lengths = partners.more_texts(batch([0, 1]))
     assert lengths in ([2, 3, 1, 2], [3, 2, 2, 1])  # first texts, then their partners
     assert len(ids) == 8
-    again = objectives.Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
-    assert torch.equal(again.more_texts(batch([4]))[0], ids)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
     said = error(objectives.Partners, PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
@@ -302,15 +290,8 @@ def test_spans_are_pieces_of_their_texts(tokenizer, monkeypatch):
     for part, target in zip(ids.split(lengths)[:40], labelled._drawn.tolist()[:40], strict=True):
         piece = str(part.tolist())[1:-1]
         assert any(piece in texts[row] for row in labelled.rows_of_class[target])
-    # They are drawn alike, and by the step.
-    monkeypatch.setattr(objectives, "LABEL_BATCH", 4000)
-    drawn = []
-    for step in (1, 1, 2):
-        labelled.more_texts(batch([], step))
-        drawn.append(labelled._drawn)
-    assert abs(drawn[0].mean() - 0.5) < 0.05
-    assert (drawn[0] == drawn[1]).all()
-    assert (drawn[0] != drawn[2]).any()
+    # Labels are drawn alike.
+    assert abs(labelled._drawn.mean() - 0.5) < 0.1
 
 
 def test_the_held_out_part_is_not_drawn(tokenizer):

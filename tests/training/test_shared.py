@@ -122,7 +122,7 @@ def test_files_are_known_by_name_and_content(tmp_path):
     # A folder is its files and their places in it, wherever it is.
     whole = contents_hash(tmp_path / "a")
     assert contents_hash(shutil.copytree(tmp_path / "a", tmp_path / "c")) == whole
-    (tmp_path / "c" / "deep" / "y.txt").rename(tmp_path / "c" / "y.txt")
+    (tmp_path / "c" / "deep").rename(tmp_path / "c" / "deeper")
     assert contents_hash(tmp_path / "c") != whole
     assert contents_hash(tmp_path / "nowhere") is contents_hash(None) is None
 
