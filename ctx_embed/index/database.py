@@ -438,8 +438,7 @@ class Database:
             raise self.damaged(error) from error
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and return the rows that it finds; raise LateError if the deadline has passed."""
-        require_time()
+        """Run a statement and return the rows that it finds; raise LateError if the deadline passes meanwhile."""
         with self.reporting_errors():
             return self.connection.execute(statement, values).fetchall()
 

@@ -39,7 +39,7 @@ DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
 LOOKED_AT, MOST_TIED = 25, 25
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
-# Number of passages to read at a time, between which the deadline is checked.
+# Number of passages to read at a time.
 PASSAGES_AT_ONCE = 256
 
 
@@ -119,6 +119,7 @@ class Search:
         # differ from each other.
         is_plain = self.query.mode == "hybrid" and options.group is None and options.mmr is None
         while not done:
+            require_time()
             near: list[Any] = [None] * len(texts)
             if self.query.mode != "words":
                 near = view.nearest.best(vectors, depth, allowed, NEIGHBOURS if is_plain else depth)
@@ -231,11 +232,12 @@ class Search:
         def look(count: int) -> Late | None:
             # What is like a document can be found without the model, but not looked at again.
             with suppress(OtherModelError):
-                if self.model().looks_again:
+                model = self.model()
+                if model.looks_again:
                     rows = ranking.rows[:count]
                     self.looked_at = view.store.fetch(rows.tolist())
                     texts = [passage.text for passage in self.looked_at.values()]
-                    return self.model().late(text, vector, texts, view.nearest.vectors_of(rows))
+                    return model.late(text, vector, texts, view.nearest.vectors_of(rows))
             return None
 
         values, late = second_look(ranking.values, look)

@@ -250,7 +250,8 @@ class Word(NamedTuple):
 def _read_words(read: str) -> Iterator[tuple[Word, bool]]:
     """Yield the words of a normalised text, and with True, further words by which a search finds it."""
     cut: Word | None = None
-    for found in timely(_WORD_OR_RUN.finditer(read)):
+    words = _WORD_OR_RUN.finditer(read)
+    for found in timely(words) if len(read) > CHARACTERS_AT_ONCE else words:
         start, stop = found.span()
         before, cut = cut, None
         if paired := found["paired"]:
@@ -287,7 +288,7 @@ def is_indexed_as_written(read: str) -> bool:
         or not (part.isascii() or _UNUSUAL.search(part) is None)
         or ("\n" in part and _CUT.search(part))
         or max(map(len, part.split()), default=0) > LONGEST_WORD
-        for part in in_pieces(read, _SPACE_ENDS)
+        for part in (in_pieces(read, _SPACE_ENDS) if len(read) > CHARACTERS_AT_ONCE else [read])
     )
 
 
