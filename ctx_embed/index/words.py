@@ -98,19 +98,20 @@ class Asked(NamedTuple):
 def asked(query: str) -> Asked:
     """Return the words and phrases that a query asks for."""
     read = normalised(query[:ASKED_CHARACTERS])[:ASKED_CHARACTERS]
-    # A line that is all in capitals says nothing of its words.
-    mixed = [word for line in read.splitlines() if not line.isupper() for word in words_of(line)]
-    acronyms = {word for word in mixed if len(word) > 1 and word.isupper() and word.lower() in FUNCTION_WORDS}
+    every = words_of(read)
+    acronyms = {word for word in every if len(word) > 1 and word.isupper() and word.lower() in FUNCTION_WORDS}
+    if acronyms:
+        # A line that is all in capitals says nothing of its words.
+        acronyms &= {word for line in read.splitlines() if not line.isupper() for word in words_of(line)}
 
-    def content_words(text: str) -> list[str]:
-        words = words_of(text)
+    def content(words: list[str]) -> list[str]:
         return [word for word in words if word in acronyms or word.lower() not in FUNCTION_WORDS] or words
 
-    words = content_words(read)
-    if not (quoted := _PHRASE.findall(read)) or len(words_of(read)) > MOST_TYPED:
+    words = content(every)
+    if not (quoted := _PHRASE.findall(read)) or len(every) > MOST_TYPED:
         return Asked(words, words, (), acronyms)
-    phrases = [f'"{" ".join(found)}"' for found in (words_of(phrase.lower()) for phrase in quoted) if found]
-    return Asked(words, content_words(_PHRASE.sub(" ", read)), phrases[:MOST_WORDS], acronyms)
+    phrases = [f'"{" ".join(phrase)}"' for phrase in (words_of(part.lower()) for part in quoted) if phrase]
+    return Asked(words, content(words_of(_PHRASE.sub(" ", read))), phrases[:MOST_WORDS], acronyms)
 
 
 def without_marks(text: str) -> str:
