@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class IndexFolder(Database):
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
         # Only a process that searches again has the file mapped, see MAPPED.
-        if not self._mapped and self._view is not None and self._view.searches():
+        if not self._mapped and self._view is not None and self._view.was_searched:
             with self.reporting_errors():
                 self._mapped = True
                 self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
@@ -75,7 +75,6 @@ class IndexFolder(Database):
             with suppress(ChangedError), self.reading():
                 view = before = self._view
                 if view is None or view.state != self.state():
-                    # It takes over what the last view had computed.
                     view = View(self, before)
                     if before is not None and view.settings.table != before.settings.table:
                         raise self.embedded_again()
@@ -104,8 +103,8 @@ class IndexFolder(Database):
 class View:
     """One generation of an index; use it inside the transaction that it was made in.
 
-    A row never changes its number; positions, which masks use, are counted from the last compaction. A view takes over
-    from the one before what the commits between them have left true.
+    A row never changes its number; positions, which masks use, are counted from the last compaction. Unless the index
+    was compacted since, a view takes over what the one ``before`` has read.
     """
 
     def __init__(self, store: Database, before: View | None = None) -> None:
@@ -119,32 +118,32 @@ class View:
             self.compacted, stop, rows = operator.index(generation), operator.index(stop), rows_of(ranges)
         except (ValueError, TypeError, MemoryError):
             raise store.damaged("the rows of its last compaction are missing or overlap") from None
-        live = readable = np.ones(len(rows), bool)
-        # The first row, and the number of the last deletion, that `live` and `readable` do not know yet.
-        first = self._deleted = 0
-        # The searches by name of the last view that had them.
-        self._before: dict[str, Any] = {}
         # For each filter, the positions that match it, the next row, and the generation that last changed metadata.
         self._masks: dict[Condition, tuple[Mask, int, int]] = {}
         # The fields that filters may compare with strings, each with the form of a date among these.
         self._texts: set[tuple[str, str]] = set()
+        # The searches of this view, or until they are used those of an earlier one.
+        self._nearest: Nearest | None = None
+        self._words: Bm25 | None = None
+        # The first row, and the number of the last deletion, that the masks do not know yet.
+        first = self._deleted = 0
+        live = readable = np.ones(len(rows), bool)
         if before is not None and (before.compacted, before.settings.table) == (self.compacted, self.settings.table):
             first = stop = before.state.next_row
             rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
-            self._masks = before._masks
-            self._before = before._before | before.searches()
-        # The row at each position (n,), ascending; whether it belongs to a document, as it was not deleted since; and
-        # whether its vector is not zero, too.
+            self._masks, self._nearest, self._words = before._masks, before._nearest, before._words
         try:
-            new = np.ones(max(self.state.next_row - stop, 0), bool)
-            self.rows: Rows = np.concatenate([rows, np.arange(stop, stop + len(new))])
+            new = np.arange(stop, max(self.state.next_row, stop))
+            # The row at each position (n,), ascending.
+            self.rows: Rows = np.concatenate([rows, new])
         except (ValueError, MemoryError):
             raise store.damaged(f"its next row is {self.state.next_row}") from None
-        self.live: Mask = np.concatenate([live, new])
-        self.readable: Mask = np.concatenate([readable, new])
+        # Whether it belongs to a document, as it was not deleted since; and whether its vector is not zero, too.
+        self.live: Mask = np.append(live, np.ones(len(new), bool))
+        self.readable: Mask = np.append(readable, np.ones(len(new), bool))
         zeros = f"SELECT row FROM vectors_{self.settings.table} WHERE code = x'' AND row >= ?"
-        if found := store.integers(zeros, first):
-            self.readable[self.positions(np.array(found, np.int64).ravel())] = False
+        if unread := store.integers(zeros, first):
+            self.readable[self.positions(np.array(unread, np.int64).ravel())] = False
         deleted = "SELECT number, row, passages FROM deleted WHERE number > ? ORDER BY number"
         for number, row, passages in store.integers(deleted, self._deleted):
             position = int(np.searchsorted(self.rows, row))
@@ -157,16 +156,19 @@ class View:
     @cached_property
     def nearest(self) -> Nearest:
         """The search by meaning."""
-        return Nearest(self, self._before.pop("nearest", None))
+        self._nearest = Nearest(self, self._nearest)
+        return self._nearest
 
     @cached_property
     def words(self) -> Bm25:
         """The search by words."""
-        return Bm25(self, self._before.pop("words", None))
+        self._words = Bm25(self, self._words)
+        return self._words
 
-    def searches(self) -> dict[str, Any]:
-        """Return the searches of this view that were used, by name."""
-        return {name: search for name, search in vars(self).items() if name in ("nearest", "words")}
+    @property
+    def was_searched(self) -> bool:
+        """Whether a search has used this view or an earlier one."""
+        return self._nearest is not None or self._words is not None
 
     def positions(self, rows: Rows) -> Rows:
         """Return the positions (n,) of rows that the view has."""
