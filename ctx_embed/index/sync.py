@@ -67,6 +67,14 @@ class Change(NamedTuple):
 Read: TypeAlias = tuple[Change, list[Extracted] | Exception]
 
 
+class _Waiting(NamedTuple):
+    """Documents that are embedded together later, and without an edit the number of passages before them."""
+
+    documents: tuple[Document, ...] = ()
+    characters: int = 0
+    passages: int = 0
+
+
 class _TryAgainError(UnreadableFileError):
     """A file cannot be read now, but perhaps in the next run."""
 
@@ -145,6 +153,7 @@ def sync_folder(
                         if change is not None:
                             step.take(change, texts)
                     step.store()
+                    result.passages += step.passages
         if dry_run:
             return result
         if is_gone:
@@ -264,8 +273,7 @@ class _Step:
     folder: FollowedFolder
     result: Synced
     later: list[Read]
-    _documents: list[Document] = field(default_factory=list)
-    _characters: int = 0
+    _waiting: _Waiting = field(default_factory=_Waiting)
     # Without edit: for ids of the files so far, whether a document has them now.
     _ids: dict[str, bool] = field(default_factory=dict)
 
@@ -316,45 +324,36 @@ class _Step:
         # The ids of the file's documents, by their texts, with the metadata that the file gives them.
         new: dict[str, tuple[Id, dict[str, Any]]] = {}
         problem: UnreadableFileError | None = None
-        digest, notes = b"", list[str]()
-        # A table is stored as it is read, but as a whole or not at all.
-        before = self.result.passages, [*self._documents], self._characters
-        if edit is not None:
-            state = edit.state, edit.counted
-            store.run("SAVEPOINT file")
+        digest, notes, before = b"", list[str](), self._waiting
         try:
-            if not file.size:
-                # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
-                raise UnreadableFileError(EMPTY, counted=not format_of(file.path).apart)
-            digest = content_hash(file)
-            if isinstance(texts, Exception):
-                raise texts
-            named = file._replace(source=f"{self.folder.prefix}{file.source}")
-            is_table = format_of(file.path).rows is not None
-            found = records_of(file.path, options.documents, options.fields) if is_table else None
-            if found is not None:
-                fields, notes = found
-                parts = in_blocks(record_documents(named, fields, notes), writer.BATCH_DOCUMENTS)
-            else:
-                texts = list(extract(file.path)) if is_table else texts
-                parts = iter([list(documents_of(named, texts, options.documents))])
-            for part in parts:
-                self._add(part, change, new)
-            if found is not None and not _is_as_listed(file):
-                raise _TryAgainError("changed while it was read")
-            if not new:
-                raise UnreadableFileError(EMPTY, counted=True)
-        except UnreadableFileError as error:
+            # A table is stored as it is read, but as a whole or not at all.
+            with nullcontext() if edit is None else edit.undoing_unread():
+                if not file.size:
+                    # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
+                    raise UnreadableFileError(EMPTY, counted=not format_of(file.path).apart)
+                digest = content_hash(file)
+                if isinstance(texts, Exception):
+                    raise texts
+                named = file._replace(source=f"{self.folder.prefix}{file.source}")
+                is_table = format_of(file.path).rows is not None
+                records_now = records_of(file.path, options.documents, options.fields) if is_table else None
+                if records_now is not None:
+                    fields, notes = records_now
+                    parts = in_blocks(record_documents(named, fields, notes), writer.BATCH_DOCUMENTS)
+                else:
+                    texts = list(extract(file.path)) if is_table else texts
+                    parts = iter([list(documents_of(named, texts, options.documents))])
+                for part in parts:
+                    self._add(part, change, new)
+                if records_now is not None and not _is_as_listed(file):
+                    raise _TryAgainError("changed while it was read")
+                if not new:
+                    raise UnreadableFileError(EMPTY, counted=True)
+        except (UnreadableFileError, OSError) as error:
+            self._waiting = before
+            if isinstance(error, OSError):
+                error = _TryAgainError(f"cannot be read ({error.strerror})")
             problem = error
-        except OSError as error:
-            problem = _TryAgainError(f"cannot be read ({error.strerror})")
-        if problem is not None:
-            self.result.passages, self._documents, self._characters = before
-        if edit is not None:
-            if problem is not None:
-                store.run("ROLLBACK TO file")
-                edit.state, edit.counted = state
-            store.run("RELEASE file")
         if isinstance(problem, _TakenIdError) and not change.late:
             self.later.append((change._replace(late=True), texts))
             return
@@ -412,7 +411,8 @@ class _Step:
         )
         found = self.database.run_among(select, forms_of(chain.from_iterable(ids)))
         stored = {str(identifier): row for identifier, *row in found}
-        waiting, own = {str(document.id) for document in self._documents}, change.record and change.record.number
+        waiting = {str(document.id) for document in self._waiting.documents}
+        own = change.record and change.record.number
 
         def is_of_others(identifier: str) -> bool:
             is_stored = identifier in stored and (own is None or stored[identifier][0] != own)
@@ -438,18 +438,23 @@ class _Step:
                 kept = {name: value for name, value in fields.items() if name in now or name not in written}
                 by_id[identifier] = replace(by_id[identifier], id=known.id, metadata={**kept, **changed})
         new |= {identifier: (cast(Id, by_id[identifier].id), fields) for identifier, fields in given.items()}
-        self._documents += by_id.values()
-        self._characters += sum(len(document.text) for document in by_id.values())
-        if len(self._documents) >= writer.BATCH_DOCUMENTS or self._characters >= BATCH_CHARACTERS:
+        every = *self._waiting.documents, *by_id.values()
+        characters = self._waiting.characters + sum(len(document.text) for document in by_id.values())
+        self._waiting = self._waiting._replace(documents=every, characters=characters)
+        if len(every) >= writer.BATCH_DOCUMENTS or characters >= BATCH_CHARACTERS:
             self.store()
 
     def store(self) -> None:
         """Embed and store the waiting documents."""
+        documents, _, passages = self._waiting
         if self.edit is None:
-            texts = [(well_formed(document.text), getattr(document, "blocks", ())) for document in self._documents]
-            self.result.passages += sum(map(len, self.index.writer.passages(texts)))
+            texts = [(well_formed(document.text), getattr(document, "blocks", ())) for document in documents]
+            passages += sum(map(len, self.index.writer.passages(texts)))
         else:
-            before = self.edit.state.next_row
-            self.edit.add(self._documents, replacing=True)
-            self.result.passages += self.edit.state.next_row - before
-        self._documents, self._characters = [], 0
+            self.edit.add(documents, replacing=True)
+        self._waiting = _Waiting(passages=passages)
+
+    @property
+    def passages(self) -> int:
+        """The number of passages stored so far, or that would be."""
+        return self._waiting.passages if self.edit is None else self.edit.added

@@ -37,6 +37,7 @@ from ctx_embed.index.nearest import VectorTable
 from ctx_embed.index.vectors import DTYPES, Vectors, schema
 from ctx_embed.model import Model
 from ctx_embed.progress import Meter
+from ctx_embed.reading.decoding import UnreadableFileError
 from ctx_embed.text.normalisation import indexed
 from ctx_embed.texts import Document, Embedded, well_formed
 from ctx_embed.vectors import unit_vector
@@ -89,6 +90,11 @@ class Edit:
         # A reembedding fills a second table at the same time.
         self._tables = [self._vectors, *([] if following is None else [VectorTable(store, following)])]
         self._start = self.state.next_row
+
+    @property
+    def added(self) -> int:
+        """The number of passages added so far."""
+        return self.state.next_row - self._start
 
     @property
     def is_long(self) -> bool:
@@ -164,6 +170,20 @@ class Edit:
         self.state = replace(self.state, next_id=next_id)
         self.counted += len(documents)
         return ids
+
+    @contextmanager
+    def undoing_unread(self) -> Iterator[None]:
+        """Undo what the block has changed if it cannot read a file."""
+        state, counted = self.state, self.counted
+        self.store.run("SAVEPOINT file")
+        try:
+            yield
+        except (UnreadableFileError, OSError):
+            self.store.run("ROLLBACK TO file")
+            self.store.run("RELEASE file")
+            self.state, self.counted = state, counted
+            raise
+        self.store.run("RELEASE file")
 
     def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[str, int], replacing: bool) -> None:
         """Raise an error if an id belongs to a document that is not replaced, stored or in the same batch."""
