@@ -74,7 +74,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         self._backend = backend
         self._reranker: tuple[Any, Reranker | None] = None, None
         self._changing = threading.Lock()
-        self._searching = threading.RLock()
         self._asked_fields: set[tuple[str, bool]] = set()
         self._opened = folder
         self._writer: Writer | None = None
@@ -439,8 +438,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         with nullcontext() if chosen.deadline is None else within(chosen.deadline):
             if asked.texts and (folder.state().documents or asked.like):
                 search.query = embedded(asked, search.model, folder.settings.dimension)
-                with self._searching:
-                    candidates = folder.read(search.candidates)
+                candidates = folder.read(search.candidates)
             lists = search.hits(candidates, None if wanted is None else reranker)
         return lists[0] if asked.single or chosen.fuse else lists
 
@@ -466,12 +464,11 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         with self._changing:
             if not reembed(self._folder, embedder, progress=progress):
                 return 0
-            with self._searching:
-                old = self._opened
-                old.close()
-                self._embedder, self._other_model = embedder, ""
-                self._opened = IndexFolder(self.path, old.memory_map)
-                self._writer = None
+            old = self._opened
+            old.close()
+            self._embedder, self._other_model = embedder, ""
+            self._opened = IndexFolder(self.path, old.memory_map)
+            self._writer = None
             with closing(Database(self.path)) as store:
                 self.writer.tidy(store, progress=progress)
         return self.count()
@@ -583,7 +580,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
     def close(self) -> None:
         """Release files and memory; a closed index cannot be used any more."""
-        with self._changing, self._searching:
+        with self._changing:
             self._opened.close()
 
     def __len__(self) -> int:
