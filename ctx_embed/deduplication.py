@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, examples
 from ctx_embed.files import replaced_file, require_file, require_other_file
+from ctx_embed.index.vectors import Rows
 from ctx_embed.progress import Meter
 from ctx_embed.reading.formats import FORMATS, JSON, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV
 from ctx_embed.reading.opening import opened, suffix_of
@@ -114,7 +115,6 @@ def band_keys(plain: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
         yield key
 
 
-Rows: TypeAlias = NDArray[np.int64]
 # Earlier rows, later rows and their similarities, each (n,).
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
 
@@ -162,10 +162,6 @@ class StoredTexts:
         self._ends: Rows = np.empty(0, np.int64)
         self._file = file
 
-    def meter(self, total: int | None, what: str, unit: str = "rows") -> Meter:
-        """Return the progress meter of a step."""
-        return Meter(what, total, unit, shown=self.progress)
-
     def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
         """Store texts, which come from ``files``, and the band keys of each distinct text."""
         equal, digits, lengths = [], [], []
@@ -173,7 +169,8 @@ class StoredTexts:
         stream = iter(texts)
         row = 0
         with ExitStack() as stack:
-            meter = stack.enter_context(self.meter(estimated_count(files) if self.progress else None, "reading"))
+            expected = estimated_count(files) if self.progress else None
+            meter = stack.enter_context(Meter("reading", expected, "rows", shown=self.progress))
             bands = [stack.enter_context((self.folder / f"band-{number}").open("wb")) for number in range(BANDS)]
             while block := [well_formed(text) for text in islice(stream, TEXTS_AT_ONCE)]:
                 contents = [text.encode() for text in block]
@@ -341,8 +338,8 @@ def dedupe(
 
 def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
     """Yield pairs of distinct texts with the same numbers and similar sequences of characters."""
-    seen: NDArray[np.int64] = np.empty(0, np.int64)
-    with texts.meter(BANDS, "comparing", "bands") as meter:
+    seen: Rows = np.empty(0, np.int64)
+    with Meter("comparing", BANDS, "bands", shown=texts.progress) as meter:
         for band in range(BANDS):
             keys = [seen[:0]]
             for left, right in texts.candidates(band):
@@ -372,7 +369,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
     embedder = Model.of(model)
     embedded: list[Rows] = [texts.distinct[:0]]
     path = texts.folder / "vectors"
-    with path.open("wb") as file, texts.meter(len(texts.distinct), "embedding") as meter:
+    with path.open("wb") as file, Meter("embedding", len(texts.distinct), "rows", shown=texts.progress) as meter:
         for first in range(0, len(texts.distinct), TEXTS_AT_ONCE):
             block = texts.distinct[first : first + TEXTS_AT_ONCE]
             with warnings.catch_warnings():
@@ -395,7 +392,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
     # Suppress FAISS's warning of too few texts.
     index.cp.min_points_per_centroid = 1
     index.train(stored[:: max(1, count // max(64 * lists, 10_000))].astype(np.float32))
-    with texts.meter(count, "comparing") as meter:
+    with Meter("comparing", count, "rows", shown=texts.progress) as meter:
         for first in range(0, count, ROWS_AT_ONCE):
             vectors = stored[first : first + ROWS_AT_ONCE].astype(np.float32)
             places = np.arange(first, first + len(vectors))

@@ -16,7 +16,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,13 +95,13 @@ class Sources(FolderOptions):
     def texts(self) -> Iterator[Text]:
         """Yield the texts of all files in order."""
         with Extraction() as extraction:
-            for (name, path, whole), found in extraction.read((source, source[2]) for source in self._sources()):
+            for (name, path, whole), texts in extraction.read((source, source[2]) for source in self._sources()):
                 try:
                     with reasons(path):
-                        if isinstance(found, Exception):
-                            raise found
+                        if isinstance(texts, Exception):
+                            raise texts
                         if whole is not None:
-                            yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
+                            yield from (Text(f"{name}{extracted.part}", extracted) for extracted in texts)
                         elif os.path.isfile(path) and (records := records_of(path, None, self.fields)):
                             fields, notes = records
                             with open_rows(path, needed=fields.needed, encoding=self.encoding) as table:
@@ -132,20 +131,18 @@ class Sources(FolderOptions):
                         yield from self._file(name, each.path, each.size)
                     elif each.failed:
                         self.report.failed[name] = each.reason
-            elif stat.S_ISREG((found := os.stat(path)).st_mode):
-                yield from self._file(path, path, found.st_size)
+            elif stat.S_ISREG((status := os.stat(path)).st_mode):
+                yield from self._file(path, path, status.st_size)
             else:
                 yield path, path, None
 
     def _file(self, name: str, path: str, size: int) -> Iterator[tuple[str, str, str | None]]:
-        chosen = format_of(path)
-        if not chosen.installed:
+        kind = format_of(path)
+        if not kind.installed:
             self.report.lacking[suffix_of(path)] += 1
-        elif not chosen.apart and chosen.reader != "binary":
-            large = size > PIECE_BYTES or path.lower().endswith(".gz") or chosen.rows
-            yield name, path, None if large or self.encoding is not None else path
-        else:
-            yield name, path, path
+            return
+        in_pieces = size > PIECE_BYTES or path.lower().endswith(".gz") or kind.rows or self.encoding is not None
+        yield name, path, None if in_pieces and not kind.apart and kind.reader != "binary" else path
 
 
 def pieces(
@@ -232,12 +229,12 @@ class WordCounts:
         for row, token, number in self._connection.execute(select, list(self._places)):
             counts[row, self._places[token]] = number
         self._having += (counts > 0).sum(0)
-        found = np.flatnonzero(counts.any(1))
+        places = np.flatnonzero(counts.any(1))
         if self.required:
             select = "SELECT rowid FROM words WHERE words MATCH ?"
             matching = self._connection.execute(select, (" AND ".join(self.required),))
-            found = np.array(sorted(row for (row,) in matching), np.int64)
-        return found.tolist(), counts[found]
+            places = np.array(sorted(row for (row,) in matching), np.int64)
+        return places.tolist(), counts[places]
 
     def scores(self, counts: NDArray[Any], lengths: Sequence[int]) -> NDArray[Any]:
         """Return BM25 scores (n,) of passages from their counts (n, words) and statistics of all passages so far."""
@@ -402,7 +399,7 @@ class Search:
         if self._words is not None and worded:
             scores = self._words.scores(counts, [len(contents[row]) for row in worded])
             best = np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist()
-        found = {
+        candidates = {
             row: _Candidate(
                 self._passages + row,
                 self._found(*passages[row], float(cosines[row])),
@@ -411,10 +408,10 @@ class Search:
             )
             for row in {*nearest, *(worded[place] for place in best)}
         }
-        new = [found[row] for row in nearest]
+        new = [candidates[row] for row in nearest]
         self._nearest = sorted([*self._nearest, *new], key=lambda each: -each.hit.score)[: self._depth]
         for place in best:
-            each = found[worded[place]]
+            each = candidates[worded[place]]
             each.counts = counts[place]
             self._worded.append(each)
         if len(self._worded) > 2 * SPARE * self._depth:
@@ -464,21 +461,19 @@ class Search:
         by_words = self._by_words()[: self._depth]
         if self.mode == "hybrid":
             by_order = {each.order: score for score, each in by_words}
-            found = {each.order: each for each in [*(each for _, each in by_words), *self._nearest]}
+            candidates = {each.order: each for each in [*(each for _, each in by_words), *self._nearest]}
             # As searches of an index fuse them, see ranking_of.
-            of_words = shares_of_best([by_order.get(order, 0.0) for order in found])
-            fused = (shares_of_best([each.hit.score for each in found.values()]) + of_words) / 2
+            of_words = shares_of_best([by_order.get(order, 0.0) for order in candidates])
+            fused = (shares_of_best([each.hit.score for each in candidates.values()]) + of_words) / 2
             order = np.argsort(-fused, kind="stable")
-            both = [list(found.values())[place] for place in order.tolist()]
+            both = [list(candidates.values())[place] for place in order.tolist()]
 
             def look(count: int) -> Late | None:
                 texts, vectors = [each.hit.text for each in both[:count]], [each.vector for each in both[:count]]
                 return self.model.late(self.question, self._query, texts, np.array(vectors))
 
             fused, late = second_look(fused[order], look) if self.options.late else (fused[order], None)
-            scores = (
-                [None] * len(both) if late is None else [None if score != score else score for score in late.tolist()]
-            )
+            scores = [None] * len(both) if late is None else [None if np.isnan(one) else float(one) for one in late]
             ranked = [
                 replace(both[place].hit, fused=float(fused[place]), late=scores[place])
                 for place in np.argsort(-fused, kind="stable").tolist()
@@ -510,9 +505,7 @@ class Search:
             if (hit.relevance is None or hit.relevance >= least) and (threshold is None or hit.score >= threshold)
         ]
         self.hidden = len(best) - len(kept)
-        spans = highlights(
-            [hit.text for hit in kept], [self.question], self._query[None], partial(_embedded, self.model)
-        )
+        spans = highlights([hit.text for hit in kept], [self.question], self._query[None], self.model.documents)
         # All lines of a record have the record's number.
         return [
             replace(hit, highlight=span, nearest_line=hit.nearest_line or counted(hit.line, hit.text, "\n", span[0]))

@@ -1,8 +1,4 @@
-"""Build an index from files and folders, or from other indexes.
-
-A new index is filled in INDEX.partial and renamed when it is complete; an addition fills INDEX itself. Both commit
-every few seconds, and resume from what is committed.
-"""
+"""Build an index from files and folders, or from other indexes."""
 
 import dataclasses
 import hashlib

@@ -244,7 +244,7 @@ class Database:
         self.memory_map = memory_map
         self.path = self.folder / DATABASE
         try:
-            found = self.path.lstat()
+            status = self.path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             if self.folder.is_dir():
                 reason = f"a folder but not an index (it has no {DATABASE})"
@@ -256,10 +256,10 @@ class Database:
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read ({error.strerror})") from None
         # Opening a pipe would wait for its writer, and a link may lead anywhere.
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise self.damaged("not a regular file")
         # The device and inode of the file.
-        self.opened = found.st_dev, found.st_ino
+        self.opened = status.st_dev, status.st_ino
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self.closed = self._mapped = False
@@ -318,8 +318,8 @@ class Database:
         stamps: list[tuple[int, ...] | None] = [None, None, None]
         for place, suffix in enumerate(("", "-wal", "-shm")):
             with suppress(FileNotFoundError):
-                found = os.stat(f"{self.path}{suffix}")
-                stamps[place] = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+                status = os.stat(f"{self.path}{suffix}")
+                stamps[place] = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         return stamps
 
     @staticmethod
@@ -374,7 +374,15 @@ class Database:
                     left = max(round((stop - time.monotonic()) * 1000), 0)
                     self.connection.execute(f"PRAGMA busy_timeout = {left}")
                     self.connection.execute("BEGIN IMMEDIATE")
-                self.require_no_hard_link()
+                # Each name of a file has a log and locks of its own: writers by two names would lose changes.
+                for suffix in ("", "-wal", "-shm"):
+                    with suppress(FileNotFoundError):
+                        if os.stat(f"{self.path}{suffix}").st_nlink > 1:
+                            raise UnwritableError(
+                                f"{self.path}{suffix}: cannot be written, since it is a hard link that another copy of "
+                                "the index shares, as `cp -al` makes; delete that copy, or write to a copy that "
+                                "`ctx-embed index backup` or `cp -a` makes"
+                            )
                 yield
                 with self.reporting_errors():
                     self.connection.execute("COMMIT")
@@ -384,20 +392,6 @@ class Database:
 
     def _busy(self) -> BusyError:
         return BusyError(f"{self.folder}: another process is writing to this index; try again when it has finished")
-
-    def require_no_hard_link(self) -> None:
-        """Raise UnwritableError if a file of the database has a second name: each name has a log and locks of its own.
-
-        Two processes that write by two names would lose each other's changes.
-        """
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                if os.stat(f"{self.path}{suffix}").st_nlink > 1:
-                    raise UnwritableError(
-                        f"{self.path}{suffix}: cannot be written, since it is a hard link that another copy of the "
-                        "index shares, as `cp -al` makes; delete that copy, or write to a copy that `ctx-embed index "
-                        "backup` or `cp -a` makes"
-                    )
 
     @contextmanager
     def reporting_errors(self) -> Iterator[None]:
@@ -507,10 +501,10 @@ class Database:
 
     def present(self) -> Settings:
         """Return the settings of the index."""
-        found = self.settings_named(PRESENT)
-        if found is None:
+        settings = self.settings_named(PRESENT)
+        if settings is None:
             raise self.damaged("it has no settings")
-        return found
+        return settings
 
     def store_settings(self, settings: Settings | None, name: str = PRESENT) -> None:
         """Store or delete settings."""
@@ -547,14 +541,14 @@ class Database:
         select = f"SELECT {COLUMNS} FROM documents WHERE row IN (SELECT {first} FROM json_each(?)) ORDER BY row"
         documents = self._stored(self.run(select, (str(wanted),)))
         firsts = [document.row for document in documents]
-        found: dict[int, Passage] = {}
+        passages: dict[int, Passage] = {}
         for row in wanted:
             document = documents[bisect(firsts, row) - 1] if documents else None
             if document is None or not document.row <= row < document.row + document.passages:
                 raise self.damaged("documents are missing")
             start, stop = document.spans[row - document.row]
-            found[row] = Passage(document, start, document.text[start:stop])
-        return found
+            passages[row] = Passage(document, start, document.text[start:stop])
+        return passages
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
         """Return a key for each row: its document, or the document's value of the field at ``path`` if it has one."""
@@ -562,22 +556,22 @@ class Database:
             "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM json_each(?) AS asked "
             "LEFT JOIN documents ON row = (SELECT max(row) FROM documents WHERE row <= asked.value) ORDER BY asked.key"
         )
-        found = self.run(select, (path or "$.id", path or "$.id", str(rows)))
-        return [(row,) if path is None or kind in (None, "null") else (kind, value) for row, kind, value in found]
+        keys = self.run(select, (path or "$.id", path or "$.id", str(rows)))
+        return [(row,) if path is None or kind in (None, "null") else (kind, value) for row, kind, value in keys]
 
     def find(self, ids: Iterable[Id]) -> dict[str, Stored]:
         """Return the documents with the given ids, by the text of the id; ids that do not exist are left out."""
-        found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", forms_of(ids))
-        return {str(document.id): document for document in self._stored(found)}
+        rows = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", forms_of(ids))
+        return {str(document.id): document for document in self._stored(rows)}
 
     def after(self, row: int, count: int, condition: Condition = ALL, offset: int = 0) -> list[Stored]:
         """Return up to ``count`` documents after a row that match a condition, in order, skipping the first ones."""
         select = f"SELECT {COLUMNS} FROM documents WHERE row > ? AND {condition.sql} ORDER BY row LIMIT ? OFFSET ?"
-        found = self.run(select, (row, *condition.values, count, offset))
+        rows = self.run(select, (row, *condition.values, count, offset))
         # A damaged table may repeat rows without end.
-        if any(row >= following for row, following in pairwise([row, *(values[0] for values in found)])):
+        if any(row >= following for row, following in pairwise([row, *(values[0] for values in rows)])):
             raise self.damaged("its documents are out of order")
-        return self._stored(found)
+        return self._stored(rows)
 
     def all(self, condition: Condition = ALL, offset: int = 0, limit: int = LARGEST_ID) -> Iterator[Stored]:
         """Yield the documents that match a condition, in order and bounded memory, inside a transaction."""
@@ -586,10 +580,10 @@ class Database:
             yield from documents
             row, offset, limit = documents[-1].row, 0, limit - len(documents)
 
-    def _stored(self, found: Sequence[Sequence[Any]]) -> list[Stored]:
+    def _stored(self, rows: Sequence[Sequence[Any]]) -> list[Stored]:
         """Return documents from their columns, after checking them."""
         documents = []
-        for row, passages, identifier, metadata, text, stored, cut in found:
+        for row, passages, identifier, metadata, text, stored, cut in rows:
             if stored != checksum(passages, identifier, metadata, text, cut):
                 raise self.damaged("the checksum of a document is wrong")
             if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
@@ -631,10 +625,10 @@ class Database:
 
     def integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
         """Return what was found, after checking that all are integers: in a damaged file SQLite may read any type."""
-        found = self.run(select, values)
-        if not set(map(type, chain.from_iterable(found))) <= {int}:
+        rows = self.run(select, values)
+        if not set(map(type, chain.from_iterable(rows))) <= {int}:
             raise self.damaged("a row has a wrong type")
-        return found
+        return rows
 
     def ids_matching(self, condition: Condition = ALL) -> list[Id]:
         """Return the ids of the documents whose metadata match a condition, in the order of addition."""
@@ -657,24 +651,24 @@ class Database:
             return {}
         # This statement reads all metadata.
         names = self.run("SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry")
-        known = {str(name) for (name,) in names}
-        return {name: sorted(known | {name} if is_text else known) for name, is_text in unknown.items()}
+        fields = {str(name) for (name,) in names}
+        return {name: sorted(fields | {name} if is_text else fields) for name, is_text in unknown.items()}
 
     def require_texts(self, path: str, date: str) -> None:
         """Raise InputError if a field has no strings but numbers, or dates of another form than ``date`` has."""
         having = "SELECT json_extract(metadata, ?) FROM documents WHERE json_type(metadata, ?) IN"
-        if not (found := self.run(f"{having} ('text', 'array') LIMIT 1", (path, path))):
+        if not (texts := self.run(f"{having} ('text', 'array') LIMIT 1", (path, path))):
             if self.run(f"{having} ('integer', 'real', 'true', 'false') LIMIT 1", (path, path)):
                 values = "numbers, true or false; compare it with these, without quotation marks"
                 raise InputError(f"the field {quoted(name_of(path))} has no text, but {values}")
-        elif {form_of_date(date), form_of_date(found[0][0])} == {"ISO", "other"}:
-            dates = f"dates such as {quoted(found[0][0])}, and the filter {quoted(date)}"
+        elif {form_of_date(date), form_of_date(texts[0][0])} == {"ISO", "other"}:
+            dates = f"dates such as {quoted(texts[0][0])}, and the filter {quoted(date)}"
             raise InputError(f"the field {quoted(name_of(path))} has {dates}; write both as ISO dates")
 
     def rows_of_ids(self, ids: Iterable[Id]) -> dict[str, tuple[Id, int, int]]:
         """Return id, row and passages of each document that has one of the given ids, by the text of the id."""
-        found = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", forms_of(ids))
-        return {str(identifier): (identifier, row, count) for identifier, row, count in found}
+        rows = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", forms_of(ids))
+        return {str(identifier): (identifier, row, count) for identifier, row, count in rows}
 
     def record_automatic(self, automatic: Iterable[Id], given: Iterable[Id]) -> None:
         """Record which ids the index has assigned itself: only these may change in another index."""

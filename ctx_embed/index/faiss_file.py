@@ -1,8 +1,4 @@
-"""FAISS's file of an index: derived from the vectors, listed in the database, and missed by nobody if it is deleted.
-
-A writer makes it after a commit, under a name with a random token, and lists the token with the rows that the file
-holds. A reader uses the file only if its own transaction lists the token, so a file from elsewhere is never used.
-"""
+"""FAISS's file of an index: derived from the vectors, listed in the database, and missed by nobody if it is deleted."""
 
 from __future__ import annotations
 

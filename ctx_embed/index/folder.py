@@ -67,7 +67,7 @@ class IndexFolder(Database):
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
         # Only a process that searches again has the file mapped, see MAPPED.
-        if not self._mapped and self._view is not None and self._view.was_searched:
+        if not self._mapped and self._view is not None and (self._view.last_nearest or self._view.last_words):
             with self.reporting_errors():
                 self._mapped = True
                 self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
@@ -90,8 +90,8 @@ class IndexFolder(Database):
         """Raise InputError if the index that was opened has been replaced or removed; ``no_copy``: only by a copy."""
         place: tuple[int, int] | None = None
         with suppress(OSError):
-            found = os.stat(self.path)
-            place = found.st_dev, found.st_ino
+            status = os.stat(self.path)
+            place = status.st_dev, status.st_ino
         if place == self.opened or (no_copy and place is None):
             return
         # After another index replaced it, the opened one still answers.
@@ -123,15 +123,15 @@ class View:
         # The fields that filters may compare with strings, each with the form of a date among these.
         self._texts: set[tuple[str, str]] = set()
         # The searches of this view, or until they are used those of an earlier one.
-        self._nearest: Nearest | None = None
-        self._words: Bm25 | None = None
+        self.last_nearest: Nearest | None = None
+        self.last_words: Bm25 | None = None
         # The first row, and the number of the last deletion, that the masks do not know yet.
         first = self._deleted = 0
         live = readable = np.ones(len(rows), bool)
         if before is not None and (before.compacted, before.settings.table) == (self.compacted, self.settings.table):
             first = stop = before.state.next_row
             rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
-            self._masks, self._nearest, self._words = before._masks, before._nearest, before._words
+            self._masks, self.last_nearest, self.last_words = before._masks, before.last_nearest, before.last_words
         try:
             new = np.arange(stop, max(self.state.next_row, stop))
             # The row at each position (n,), ascending.
@@ -156,26 +156,21 @@ class View:
     @cached_property
     def nearest(self) -> Nearest:
         """The search by meaning."""
-        self._nearest = Nearest(self, self._nearest)
-        return self._nearest
+        self.last_nearest = Nearest(self, self.last_nearest)
+        return self.last_nearest
 
     @cached_property
     def words(self) -> Bm25:
         """The search by words."""
-        self._words = Bm25(self, self._words)
-        return self._words
-
-    @property
-    def was_searched(self) -> bool:
-        """Whether a search has used this view or an earlier one."""
-        return self._nearest is not None or self._words is not None
+        self.last_words = Bm25(self, self.last_words)
+        return self.last_words
 
     def positions(self, rows: Rows) -> Rows:
         """Return the positions (n,) of rows that the view has."""
-        found = np.searchsorted(self.rows, rows)
-        if len(found) and found.max() >= len(self.rows):
+        positions = np.searchsorted(self.rows, rows)
+        if len(positions) and positions.max() >= len(self.rows):
             raise self.store.damaged("it has rows beyond its last one")
-        return found
+        return positions
 
     def require_texts(self, condition: Condition) -> None:
         """Raise InputError if a filter compares strings with numbers, or ISO dates with others."""
@@ -190,9 +185,9 @@ class View:
         if edited != self.state.edited:
             mask, stop = self.live[:0], 0
         if len(mask) < len(self.rows):
-            found = self.store.firsts(condition, stop)
+            firsts = self.store.firsts(condition, stop)
             mask = np.concatenate([mask, np.zeros(len(self.rows) - len(mask), bool)])
-            for position, passages in zip(self.positions(found[:, 0]).tolist(), found[:, 1].tolist(), strict=True):
+            for position, passages in zip(self.positions(firsts[:, 0]).tolist(), firsts[:, 1].tolist(), strict=True):
                 mask[position : position + passages] = True
         if len(self._masks) == REMEMBERED_FILTERS:
             self._masks.pop(next(iter(self._masks)))

@@ -245,18 +245,18 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
     tokens = tokens_of([*of_query, *written])
     wanted = {token for ids in tokens[: len(of_query)] for token in ids}
     # The words of the texts that the query asks for in any form, by their token.
-    known = {word: ids[0] for word, ids in zip(written, tokens[len(of_query) :], strict=True) if wanted & {*ids}}
-    found = []
+    forms = {word: ids[0] for word, ids in zip(written, tokens[len(of_query) :], strict=True) if wanted & {*ids}}
+    results = []
     for text, (start, stop), part, as_indexed in zip(texts, parts, searched, read, strict=True):
         require_time()
-        if not any(match[0] in known for match in _WORD.finditer(as_indexed)):
+        if not any(match[0] in forms for match in _WORD.finditer(as_indexed)):
             beginning = _BEGINNING.match(part)
             shown = part if beginning is None or beginning.end() == len(part) else f"{beginning[0].rstrip()}…"
         else:
             matches = (
-                [(*match.span(), known[match[0]]) for match in _WORD.finditer(part) if match[0] in known]
+                [(*match.span(), forms[match[0]]) for match in _WORD.finditer(part) if match[0] in forms]
                 if as_indexed is part
-                else sorted((first, last, known[word]) for word, first, last in placed_words(part) if word in known)
+                else sorted((first, last, forms[word]) for word, first, last in placed_words(part) if word in forms)
             )
             # The window with the most different words.
             counts: Counter[str] = Counter()
@@ -284,8 +284,8 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
             rest = f"{part[place:right].rstrip()}…" if right < len(part) else part[place:]
             shown = "".join([*pieces, rest])
         shown = f"…{shown}" if start and not shown.startswith("…") else shown
-        found.append(f"{shown}…" if stop < len(text) and not shown.endswith("…") else shown)
-    return found
+        results.append(f"{shown}…" if stop < len(text) and not shown.endswith("…") else shown)
+    return results
 
 
 def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
@@ -303,14 +303,14 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
         require_time()
         lowered, half = text.lower(), size // 2
         # The number of stems in each window of two halves, by its first half.
-        found: Counter[int] = Counter({0: 0})
+        windows: Counter[int] = Counter({0: 0})
         for stem in list(stems)[:DENSE_WORDS]:
             counted, place = -1, lowered.find(stem)
             while place >= 0:
                 last = place // half
-                found.update(range(max(last - 1, counted + 1), last + 1))
+                windows.update(range(max(last - 1, counted + 1), last + 1))
                 counted, place = last, lowered.find(stem, (last + 1) * half)
-        best = min(max(found, key=lambda window: (found[window], -window)) * half, len(text) - size)
+        best = min(max(windows, key=lambda window: (windows[window], -window)) * half, len(text) - size)
         # Whole words only.
         start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
         parts.append((start, best + size))
@@ -333,7 +333,7 @@ def places(text: str) -> list[Span]:
     for first, last in paragraphs:
         for start, stop in ((first + start, first + stop) for start, stop in sentences(text[first:last])):
             is_long = stop - start > LONG_SENTENCE
-            spans += [found.span() for found in _LONG_LINES.finditer(text, start, stop)] if is_long else [(start, stop)]
+            spans += [line.span() for line in _LONG_LINES.finditer(text, start, stop)] if is_long else [(start, stop)]
     return spans or [(0, len(text))]
 
 

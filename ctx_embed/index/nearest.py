@@ -51,32 +51,32 @@ class VectorTable:
         wanted = sorted(set(rows.tolist()))
         among = "row IN (SELECT value FROM json_each(?)) ORDER BY row"
         select = f"SELECT row, code, checksum FROM vectors_{self.settings.table} WHERE {among}"
-        found = self.database.run(select, (str(wanted),))
-        if len(found) < len(wanted):
+        stored = self.database.run(select, (str(wanted),))
+        if len(stored) < len(wanted):
             raise self.database.damaged("vectors are missing")
-        vectors = self._decoded(found)
+        vectors = self._decoded(stored)
         return vectors[np.searchsorted(wanted, rows)] if len(wanted) else vectors
 
     def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
         """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
         select = f"SELECT row, code, checksum FROM vectors_{self.settings.table} WHERE row > ? ORDER BY row LIMIT ?"
-        while found := self.database.run(select, (after, ROWS_AT_ONCE)):
-            if found[0][0] <= after:
+        while stored := self.database.run(select, (after, ROWS_AT_ONCE)):
+            if stored[0][0] <= after:
                 raise self.database.damaged("its vectors are out of order")
-            after = found[-1][0]
-            vectors = self._decoded(found)
-            kept = np.array([bool(code) for _, code, _ in found])
+            after = stored[-1][0]
+            vectors = self._decoded(stored)
+            kept = np.array([bool(code) for _, code, _ in stored])
             if kept.any():
-                rows = np.array([row for row, _, _ in found], np.int64)
+                rows = np.array([row for row, _, _ in stored], np.int64)
                 yield (rows, vectors) if kept.all() else (rows[kept], vectors[kept])
 
-    def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
+    def _decoded(self, stored: Sequence[tuple[Any, ...]]) -> Vectors:
         """Return the vectors of rows, codes and checksums, after checking them."""
         dimension = self.settings.dimension
-        if not found:
+        if not stored:
             return np.zeros((0, dimension), np.float32)
         types = {dimension * dtype.scalar().itemsize: dtype for dtype in DTYPES.values()}
-        rows, codes, checksums = zip(*found, strict=True)
+        rows, codes, checksums = zip(*stored, strict=True)
         if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
             raise self.database.damaged("the checksum of a vector is wrong")
         # A damaged table may repeat rows without end.
@@ -148,19 +148,19 @@ class Nearest:
         """
         # Most searches may find all passages, which needs no masks.
         mask = None if allowed is None or allowed is self.view.unfiltered else self.readable & allowed
-        found = int(np.count_nonzero(self.readable if mask is None else mask))
-        wanted = min(k, found)
+        count = int(np.count_nonzero(self.readable if mask is None else mask))
+        wanted = min(k, count)
         faiss = self.faiss
         if not wanted:
             return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
-        if faiss is None or (not faiss.exact and found <= max(FEW_ROWS, FEW_PART * self.view.count)):
+        if faiss is None or (not faiss.exact and count <= max(FEW_ROWS, FEW_PART * self.view.count)):
             proposed = self.compared(queries, wanted + SPARE_CANDIDATES, mask)
         else:
             places, there = self.of_faiss
             if mask is not None:
                 there = mask[places] if there is None else there & mask[places]
             # The fewer rows may be found, the more lists are looked into for each.
-            proposed = faiss.proposed(queries, wanted, measured or wanted, there, self.view.count / found)
+            proposed = faiss.proposed(queries, wanted, measured or wanted, there, self.view.count / count)
             # Add the best of the rows that FAISS's file lacks.
             if self.rest.any() and (rest := self.rest if mask is None else mask & self.rest).any():
                 more = self.compared(queries, wanted + SPARE_CANDIDATES, rest)

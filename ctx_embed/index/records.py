@@ -74,22 +74,24 @@ def folders(store: Database) -> list[FollowedFolder]:
     """Return the folders that an index follows, in the order in which they were added."""
     if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'folders'"):
         return []
-    found = store.run("SELECT folder, path, prefix, options FROM folders ORDER BY folder")
+    rows = store.run("SELECT folder, path, prefix, options FROM folders ORDER BY folder")
     return [
         FollowedFolder(number, path, prefix, FolderOptions(**json.loads(options)))
-        for number, path, prefix, options in found
+        for number, path, prefix, options in rows
     ]
 
 
 def known_folder(store: Database, folder: str | Path) -> FollowedFolder | None:
     """Return the record of a folder; None if the index does not follow it."""
     path = os.path.realpath(folder)
-    return next((known for known in folders(store) if known.path == path), None)
+    return next((followed for followed in folders(store) if followed.path == path), None)
 
 
 def moved_folder(store: Database, path: str) -> FollowedFolder | None:
     """Return the followed folder that is gone and most of whose files are in a new one; None if there is none."""
-    for folder in gone_folders(store):
+    for folder in folders(store):
+        if os.path.isdir(folder.path):
+            continue
         files = [file for file in recorded(store, folder) if file.problem is None]
         there = 0
         for file in files:
@@ -98,11 +100,6 @@ def moved_folder(store: Database, path: str) -> FollowedFolder | None:
         if 2 * there > len(files):
             return folder
     return None
-
-
-def gone_folders(store: Database) -> list[FollowedFolder]:
-    """Return the folders that an index follows and that are no more."""
-    return [folder for folder in folders(store) if not os.path.isdir(folder.path)]
 
 
 def new_folder(store: Database, path: str, prefixed: bool, options: FolderOptions) -> FollowedFolder:
@@ -130,23 +127,23 @@ def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:
         f"WHERE folder = ? AND source > ? ORDER BY source LIMIT {ROWS_AT_ONCE}"
     )
     after = ""
-    while found := [RecordedFile(*row) for row in store.run(select, (folder.number, after))]:
-        yield from found
-        if found[-1].source <= after:
+    while files := [RecordedFile(*row) for row in store.run(select, (folder.number, after))]:
+        yield from files
+        if files[-1].source <= after:
             raise store.damaged("its files are out of order")
-        after = found[-1].source
+        after = files[-1].source
 
 
 def record(store: Database, folder: FollowedFolder, file: File, *values: Any) -> int:
     """Record a file with the values of :class:`RecordedFile` from ``hash`` on, and return its number."""
-    found = store.run(
+    rows = store.run(
         "INSERT INTO files (folder, source, size, modified, inode, changed, hash, problem, counted) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, "
         "modified = excluded.modified, inode = excluded.inode, changed = excluded.changed, hash = excluded.hash, "
         "problem = excluded.problem, counted = excluded.counted RETURNING file",
         (folder.number, *file[1:], *values),
     )
-    return int(found[0][0])
+    return int(rows[0][0])
 
 
 class Location(NamedTuple):
@@ -178,18 +175,18 @@ class Location(NamedTuple):
 
 def location_of(store: Database, metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
     """Return the location of a passage, given its document's metadata; None if these have no field ``source``."""
-    found = named_location(metadata, line, page)
-    if found is None:
+    location = named_location(metadata, line, page)
+    if location is None:
         return None
-    followed = [folder for folder in folders(store) if found.name.startswith(folder.prefix)]
-    candidates = [Path(on_disk(folder.path, found.name.removeprefix(folder.prefix))) for folder in followed]
+    followed = [folder for folder in folders(store) if location.name.startswith(folder.prefix)]
+    candidates = [Path(on_disk(folder.path, location.name.removeprefix(folder.prefix))) for folder in followed]
     # If the name is absolute, pathlib drops the folder.
-    candidates += [Path.cwd() / found.name, store.folder.parent / found.name]
+    candidates += [Path.cwd() / location.name, store.folder.parent / location.name]
     for path in candidates:
         with suppress(OSError, ValueError):
             if path.is_file():
-                return found._replace(path=path)
-    return found
+                return location._replace(path=path)
+    return location
 
 
 def recorded_file(store: Database, source: str) -> PathInside | None:

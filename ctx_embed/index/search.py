@@ -108,9 +108,9 @@ class Search:
         options, store = self.options, view.store
         group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
         for fields in store.unknown_fields([(group, False)]).values() if group else ():
-            known = listed_names([BY_DOCUMENT, *fields])
-            raise InputError(f"group: no document has the field {quoted(options.group)}; known are {known}")
-        allowed, texts, vectors, found = self._asked(view)
+            names = listed_names([BY_DOCUMENT, *fields])
+            raise InputError(f"group: no document has the field {quoted(options.group)}; known are {names}")
+        allowed, texts, vectors, every = self._asked(view)
         # A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         depth, done = DEPTH, False
         if self.query.mode == "dense" and not options.fuse and (view.nearest.faiss is None or view.nearest.faiss.exact):
@@ -138,7 +138,7 @@ class Search:
             if options.fuse:
                 pieces = [reciprocal_rank_fusion(pieces, depth)]
             done = True
-            for chosen, piece in zip(found, pieces, strict=True):
+            for chosen, piece in zip(every, pieces, strict=True):
                 ranked = piece.rows.tolist()
                 places = np.array([place for place, row in enumerate(ranked) if row not in chosen.seen], np.int64)
                 chosen.seen.update(ranked)
@@ -154,9 +154,9 @@ class Search:
                 full = len(chosen.hits) == self.pool or chosen.irrelevant >= MOST_JUDGED
                 done &= piece.ended or full
             depth *= DEEPER
-        for chosen in found if options.mmr is not None else ():
+        for chosen in every if options.mmr is not None else ():
             chosen.vectors = view.vectors.get(np.array(chosen.rows, np.int64))
-        return found
+        return every
 
     def _asked(self, view: View) -> tuple[Mask | None, list[str], Vectors, list[Candidates]]:
         """Return which passages may be found, the queries with their corrections, and their still empty candidates."""
@@ -294,12 +294,12 @@ class Search:
                 candidates.rows.append(row)
                 candidates.scores.append((ranking.values[place], ranking.by_words[place], late))
 
-    def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
+    def hits(self, lists: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
         """Return the hits for each query from ``offset`` on: reranked, varied, highlighted; ``found`` may be empty."""
         asked, options, chosen = self.query, self.options, []
         most, first = int(options.candidates), int(options.offset)
         for number, query in enumerate([" ".join(asked.texts).strip()] if options.fuse else asked.texts):
-            candidates = found[number] if found else Candidates([], {}, judged=False)
+            candidates = lists[number] if lists else Candidates([], {}, judged=False)
             hits, vectors = candidates.hits, candidates.vectors
             values, own_words, late = np.array(candidates.scores, np.float64).reshape(-1, 3).T
             if options.fuse:
@@ -325,15 +325,15 @@ class Search:
             answered = None if best_of_all is None or asked.mode == "words" else best_of_all >= DEFAULT_RELEVANCE
             hits = hits[first : first + int(options.k)]
             own = slice(None) if options.fuse else slice(number, number + 1)
-            known = True
+            is_known = True
             if asked.vectors is not None and asked.mode != "words" and any(asked.texts):
-                known = bool(asked.vectors[own].any(axis=1).all())
+                is_known = bool(asked.vectors[own].any(axis=1).all())
             if options.highlight and any(asked.texts) and asked.vectors is not None:
                 texts = [hit.text for hit in hits]
                 vectors = asked.vectors[own]
                 spans = highlights(texts, asked.texts[own], vectors, lambda some: self.model().documents(some))
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
-            chosen.append(Hits(query, hits, known, answered))
+            chosen.append(Hits(query, hits, is_known, answered))
         return chosen
 
 
@@ -352,16 +352,17 @@ def ranking_of(
         mask = np.zeros(len(view.rows), bool)
         mask[view.positions(np.array(having, np.int64).ravel())] = True
         (near,) = view.nearest.best(vector[None], depth, mask if allowed is None else mask & allowed, NEIGHBOURS)
-    found = view.words.best(text, depth, allowed)
-    known = {} if near is None else dict(zip(near[0].tolist(), near[1].tolist(), strict=True))
-    ended = len(found) < depth and (near is None or len(near[0]) < depth)
-    rows = np.array(list(dict.fromkeys([*found, *known])), np.int64)
-    new, of_new = view.nearest.ranked(vector, np.array(sorted(found.keys() - known.keys()), np.int64), len(found))
-    known |= zip(new.tolist(), of_new.tolist(), strict=True)
+    by_words = view.words.best(text, depth, allowed)
+    cosine_of = {} if near is None else dict(zip(near[0].tolist(), near[1].tolist(), strict=True))
+    ended = len(by_words) < depth and (near is None or len(near[0]) < depth)
+    rows = np.array(list(dict.fromkeys([*by_words, *cosine_of])), np.int64)
+    others = np.array(sorted(by_words.keys() - cosine_of.keys()), np.int64)
+    new, of_new = view.nearest.ranked(vector, others, len(by_words))
+    cosine_of |= zip(new.tolist(), of_new.tolist(), strict=True)
     # Texts that the model cannot read have no cosine.
-    cosines = np.array([known.get(row, 0.0) for row in rows.tolist()])
+    cosines = np.array([cosine_of.get(row, 0.0) for row in rows.tolist()])
     shares = np.zeros(len(rows))
-    shares[: len(found)] = shares_of_best(list(found.values()))
+    shares[: len(by_words)] = shares_of_best(list(by_words.values()))
     if near is None:
         return Ranking(rows, cosines, shares, shares, ended)
     values = (shares_of_best(cosines) + shares) / 2
@@ -383,11 +384,11 @@ def second_look(values: Floats, look: Callable[[int], Late | None]) -> tuple[Flo
     looked at have the share 0 and the score NaN. If it returns None, the values stay, and there are no late scores.
     """
     count = int(np.count_nonzero(values[: LOOKED_AT + MOST_TIED] >= values[:LOOKED_AT].min(initial=np.inf)))
-    found = look(count) if count else None
-    if found is None:
+    looked = look(count) if count else None
+    if looked is None:
         return values, None
     late, sums = np.full(len(values), np.nan), 2 * values
-    late[:count] = scores = found.scores
+    late[:count] = scores = looked.scores
     sums[:count] += shares_of_best(scores)
     return sums / 3, late
 

@@ -27,7 +27,7 @@ from ctx_embed.index.records import FollowedFolder, RecordedFile, Synced, known_
 from ctx_embed.index.writer import Edit
 from ctx_embed.progress import Meter
 from ctx_embed.reading.decoding import Extracted, UnreadableFileError
-from ctx_embed.reading.formats import extract, format_of
+from ctx_embed.reading.formats import Format, extract, format_of
 from ctx_embed.reading.opening import suffix_of
 from ctx_embed.reading.rows import in_blocks
 from ctx_embed.reading.units import documents_of, modified, record_documents, records_of
@@ -68,7 +68,7 @@ Read: TypeAlias = tuple[Change, list[Extracted] | Exception]
 
 
 class _Waiting(NamedTuple):
-    """Documents that are embedded together later, and without an edit the number of passages before them."""
+    """Documents that are embedded together later, and the number of passages stored before them."""
 
     documents: tuple[Document, ...] = ()
     characters: int = 0
@@ -108,31 +108,33 @@ def sync_folder(
         raise InputError(f"{path}: lies in the index itself; name the folder of the documents")
     result = Synced() if result is None else result
     with closing(Database(index.path)) as store:
-        known = known_folder(store, path)
-        if is_gone and known is None:
+        former = known_folder(store, path)
+        if is_gone and former is None:
             raise InputError(f"{folder}: no such folder, and {index.path} does not follow it")
-        if known is None and (known := records.moved_folder(store, path)) is not None:
-            result.remarks.append(f"{path} takes the place of {known.path}, which is gone")
-        last = known.options if known else FolderOptions()
+        if former is None and (former := records.moved_folder(store, path)) is not None:
+            result.remarks.append(f"{path} takes the place of {former.path}, which is gone")
+        last = former.options if former else FolderOptions()
         options = replace(last, **{name: value for name, value in given.items() if value not in (None, ())})
-        makes_others = known is not None and (options.documents, options.fields) != (last.documents, last.fields)
-        followed = (known or records.new_folder(store, path, prefixed, options))._replace(path=path, options=options)
+        makes_others = former is not None and (options.documents, options.fields) != (last.documents, last.fields)
+        followed = (former or records.new_folder(store, path, prefixed, options))._replace(path=path, options=options)
         result.remarks += [
             f"the followed folder {other.path} is gone; drop its documents with `ctx-embed index sync {other.path} "
             f"{index.path} --allow-empty`"
-            for other in records.gone_folders(store)
-            if other.number != followed.number
+            for other in records.folders(store)
+            if other.number != followed.number and not os.path.isdir(other.path)
         ]
         # Listing the first file raises an error for invalid globs before anything is written.
         globs = options.include, options.exclude
         files = iter(()) if is_gone else walk(path, *globs, bool(options.follow_links), result.remarks)
-        found = chain(list(islice(files, 1)), files)
-        if known is not None and not allow_empty:
-            _require_files(followed, [record.source for record in records.recorded(store, known) if not record.problem])
-        before = records.recorded(store, followed) if known is not None or not dry_run else iter(())
+        entries = chain(list(islice(files, 1)), files)
+        if former is not None and not allow_empty:
+            _require_files(
+                followed, [record.source for record in records.recorded(store, former) if not record.problem]
+            )
+        before = records.recorded(store, followed) if former is not None or not dry_run else iter(())
         if dry_run and makes_others:
             before = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in before)
-        elif not dry_run and followed != known:
+        elif not dry_run and followed != former:
             with store.writing():
                 records.follow(store, followed)
                 if makes_others:
@@ -140,7 +142,7 @@ def sync_folder(
                     statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
                     store.run(statement, (records.READ_AGAIN, followed.number))
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = _changes(found, before, result, meter, checksum)
+            differences = _changes(entries, before, result, meter, checksum)
             later: list[Read] = []
             changes = chain(extraction.read((change, change.path) for change in differences), later)
             more = True
@@ -153,7 +155,7 @@ def sync_folder(
                         if change is not None:
                             step.take(change, texts)
                     step.store()
-                    result.passages += step.passages
+                    result.passages += step.waiting.passages
         if dry_run:
             return result
         if is_gone:
@@ -194,14 +196,14 @@ def require_source_folder(folder: str | Path) -> str:
 
 
 def _changes(
-    found: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter, checksum: bool
+    entries: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter, checksum: bool
 ) -> Iterator[Change]:
     """Yield the differences between a folder and its records, both sorted by source, and count all other files.
 
     A file is hashed if anything of it but its size has changed, or with ``checksum``.
     """
     record = next(recorded, None)
-    for entry in found:
+    for entry in entries:
         source = entry.source
         unlisted = isinstance(entry, Skipped) and entry.unreadable
         # A folder that cannot be listed may still have its files.
@@ -273,7 +275,7 @@ class _Step:
     folder: FollowedFolder
     result: Synced
     later: list[Read]
-    _waiting: _Waiting = field(default_factory=_Waiting)
+    waiting: _Waiting = field(default_factory=_Waiting)
     # Without edit: for ids of the files so far, whether a document has them now.
     _ids: dict[str, bool] = field(default_factory=dict)
 
@@ -293,8 +295,8 @@ class _Step:
                 store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
                 store.store_checksums(own, record.number)
                 self.edit.edited()
-        elif file is not None and format_of(file.path).installed:
-            self._read(change, file, texts)
+        elif file is not None and (kind := format_of(file.path)).installed:
+            self._read(change, file, kind, texts)
         else:
             if record is not None:
                 self._delete(self._ids_of(record))
@@ -314,28 +316,28 @@ class _Step:
     def _delete(self, ids: list[Id]) -> None:
         if self.edit is None:
             self._ids |= dict.fromkeys(map(str, ids), False)
-        else:
+        elif ids:
             self.edit.delete(ids)
 
-    def _read(self, change: Change, file: File, texts: list[Extracted] | Exception) -> None:
+    def _read(self, change: Change, file: File, kind: Format, texts: list[Extracted] | Exception) -> None:
         """Replace a file's documents with those that it now contains, and record the file."""
         record = change.record
         store, edit, old, options = self.database, self.edit, self._ids_of(record), self.folder.options
         # The ids of the file's documents, by their texts, with the metadata that the file gives them.
         new: dict[str, tuple[Id, dict[str, Any]]] = {}
         problem: UnreadableFileError | None = None
-        digest, notes, before = b"", list[str](), self._waiting
+        digest, notes, before = b"", list[str](), self.waiting
         try:
             # A table is stored as it is read, but as a whole or not at all.
             with nullcontext() if edit is None else edit.undoing_unread():
                 if not file.size:
                     # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
-                    raise UnreadableFileError(EMPTY, counted=not format_of(file.path).apart)
+                    raise UnreadableFileError(EMPTY, counted=not kind.apart)
                 digest = content_hash(file)
                 if isinstance(texts, Exception):
                     raise texts
                 named = file._replace(source=f"{self.folder.prefix}{file.source}")
-                is_table = format_of(file.path).rows is not None
+                is_table = kind.rows is not None
                 records_now = records_of(file.path, options.documents, options.fields) if is_table else None
                 if records_now is not None:
                     fields, notes = records_now
@@ -350,7 +352,7 @@ class _Step:
                 if not new:
                     raise UnreadableFileError(EMPTY, counted=True)
         except (UnreadableFileError, OSError) as error:
-            self._waiting = before
+            self.waiting = before
             if isinstance(error, OSError):
                 error = _TryAgainError(f"cannot be read ({error.strerror})")
             problem = error
@@ -368,8 +370,8 @@ class _Step:
             seen = file
             if isinstance(problem, _TryAgainError) or (problem is None and not _is_as_listed(file)):
                 seen, digest = file._replace(modified=records.READ_AGAIN), b""
-            said = (None, False) if problem is None else (str(problem), problem.counted)
-            number = records.record(store, self.folder, seen, digest, *said)
+            reason = (None, False) if problem is None else (str(problem), problem.counted)
+            number = records.record(store, self.folder, seen, digest, *reason)
         self._delete([identifier for identifier in old if str(identifier) not in new])
         if problem is not None:
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
@@ -409,9 +411,9 @@ class _Step:
         select = (
             f"SELECT d.id, file, written FROM documents d LEFT JOIN {origins} o ON o.id = d.id WHERE d.id IN ({{}})"
         )
-        found = self.database.run_among(select, forms_of(chain.from_iterable(ids)))
-        stored = {str(identifier): row for identifier, *row in found}
-        waiting = {str(document.id) for document in self._waiting.documents}
+        rows = self.database.run_among(select, forms_of(chain.from_iterable(ids)))
+        stored = {str(identifier): row for identifier, *row in rows}
+        waiting = {str(document.id) for document in self.waiting.documents}
         own = change.record and change.record.number
 
         def is_of_others(identifier: str) -> bool:
@@ -431,30 +433,27 @@ class _Step:
         stored = {identifier: row for identifier, row in stored.items() if identifier in by_id}
         given = {identifier: document.metadata for identifier, document in by_id.items()}
         if self.edit is not None:
-            for identifier, known in self.edit.store.find(stored).items():
+            for identifier, now_stored in self.edit.store.find(stored).items():
                 # Metadata that people have changed in the stored documents stay.
-                written, now, fields = json.loads(stored[identifier][1]), known.metadata, given[identifier]
+                written, now, fields = json.loads(stored[identifier][1]), now_stored.metadata, given[identifier]
                 changed = {name: value for name, value in now.items() if (name, value) not in written.items()}
                 kept = {name: value for name, value in fields.items() if name in now or name not in written}
-                by_id[identifier] = replace(by_id[identifier], id=known.id, metadata={**kept, **changed})
+                by_id[identifier] = replace(by_id[identifier], id=now_stored.id, metadata={**kept, **changed})
         new |= {identifier: (cast(Id, by_id[identifier].id), fields) for identifier, fields in given.items()}
-        every = *self._waiting.documents, *by_id.values()
-        characters = self._waiting.characters + sum(len(document.text) for document in by_id.values())
-        self._waiting = self._waiting._replace(documents=every, characters=characters)
+        every = *self.waiting.documents, *by_id.values()
+        characters = self.waiting.characters + sum(len(document.text) for document in by_id.values())
+        self.waiting = self.waiting._replace(documents=every, characters=characters)
         if len(every) >= writer.BATCH_DOCUMENTS or characters >= BATCH_CHARACTERS:
             self.store()
 
     def store(self) -> None:
         """Embed and store the waiting documents."""
-        documents, _, passages = self._waiting
+        documents, _, passages = self.waiting
         if self.edit is None:
             texts = [(well_formed(document.text), getattr(document, "blocks", ())) for document in documents]
             passages += sum(map(len, self.index.writer.passages(texts)))
         else:
+            before = self.edit.state.next_row
             self.edit.add(documents, replacing=True)
-        self._waiting = _Waiting(passages=passages)
-
-    @property
-    def passages(self) -> int:
-        """The number of passages stored so far, or that would be."""
-        return self._waiting.passages if self.edit is None else self.edit.added
+            passages += self.edit.state.next_row - before
+        self.waiting = _Waiting(passages=passages)

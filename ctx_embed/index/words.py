@@ -190,34 +190,32 @@ class Bm25:
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
         """Return scores by row, best first, of the best k allowed passages with a word and all phrases of a query."""
         is_large = self.view.count > LARGE
-        words = dict.fromkeys(word.lower() for word in asked(query).words)
-        # Quotation marks keep words such as AND from being operators.
-        terms = [f'"{word}"' for word in list(words)[:MOST_WORDS]]
-        if is_large and len(terms) > 1:
+        words = list(dict.fromkeys(word.lower() for word in asked(query).words))[:MOST_WORDS]
+        if is_large and len(words) > 1:
             passages, rare = self.view.count, []
             most = int(COMMON_PART * passages)
             # Words that are far from the limit on either side need not be counted again in a later generation.
             counted = most + max(most // 10, 1)
-            for term in terms:
-                low, high = self._common.get(term, (0, passages))
+            for word in words:
+                low, high = self._common.get(word, (0, passages))
                 if low < most <= high:
                     count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
-                    ((low,),) = self.view.store.run(count, (term, counted))
+                    ((low,),) = self.view.store.run(count, (f'"{word}"', counted))
                     if len(self._common) < REMEMBERED_WORDS:
-                        self._common[term] = low, low if low < counted else passages
-                if low < most or term.strip('"').upper() in asked(query).acronyms:
-                    rare.append(term)
-            terms = rare or terms
-        if not terms:
+                        self._common[word] = low, low if low < counted else passages
+                if low < most or word.upper() in asked(query).acronyms:
+                    rare.append(word)
+            words = rare or words
+        if not words:
             return {}
+        # Quotation marks keep words such as AND from being operators.
+        terms = [f'"{word}"' for word in words]
         match = " OR ".join(terms)
         if required := asked(query).phrases:
             # A passage may have no word of the query but the phrases, so these are alternatives of the expression, too.
             match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
-        elif is_large and self._searched:
-            found = self._best_by_lists([term.strip('"') for term in terms], k, allowed)
-            if found is not None:
-                return found
+        elif is_large and self._searched and (by_lists := self._best_by_lists(words, k, allowed)) is not None:
+            return by_lists
         # Reading all lengths is too slow for a single search.
         self._searched = True
         # FTS5's rank is the negative score.
@@ -270,22 +268,22 @@ class Bm25:
             if len(some) >= k:
                 bound = float(np.partition(self._scores[some], -k)[-k])
                 break
-        found = np.flatnonzero(self._scores >= bound)
+        positions = np.flatnonzero(self._scores >= bound)
         if allowed is not None:
-            found = found[allowed[found]]
-        scores = self._scores[found]
-        if len(found) > k:
+            positions = positions[allowed[positions]]
+        scores = self._scores[positions]
+        if len(positions) > k:
             chosen = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-            found, scores = found[chosen], scores[chosen]
-        order = np.lexsort((found, -scores))[:k]
-        return dict(zip(self.view.rows[found[order]].tolist(), scores[order].tolist(), strict=True))
+            positions, scores = positions[chosen], scores[chosen]
+        order = np.lexsort((positions, -scores))[:k]
+        return dict(zip(self.view.rows[positions[order]].tolist(), scores[order].tolist(), strict=True))
 
     @cached_property
     def _norms(self) -> tuple[int, NDArray[Any]]:
         """The number of passages, and K1 * (1 - B + B * length / average length) for each position."""
-        view, stop, known = self.view, self.view.state.next_row, len(self._lengths)
-        first_new = int(view.rows[known]) if known < len(view.rows) else stop
-        lengths = np.concatenate([self._lengths, np.zeros(len(view.rows) - known, np.int32)])
+        view, stop, counted = self.view, self.view.state.next_row, len(self._lengths)
+        first_new = int(view.rows[counted]) if counted < len(view.rows) else stop
+        lengths = np.concatenate([self._lengths, np.zeros(len(view.rows) - counted, np.int32)])
         select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
         for first in range(first_new, stop, LENGTHS_AT_ONCE):
             ((rows, sizes),) = view.store.run(select, (first, first + LENGTHS_AT_ONCE))
@@ -300,8 +298,8 @@ class Bm25:
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the number of passages and of their words, as FTS5 records them."""
-    found = connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
-    passages, words = (*varints(found[0] if found else b"").tolist(), 0, 0)[:2]
+    row = connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
+    passages, words = (*varints(row[0] if row else b"").tolist(), 0, 0)[:2]
     return passages, words
 
 
@@ -350,11 +348,11 @@ class Corrections:
                 continue
             key = word.lower()
             if key not in self._corrected:
-                known = bool(self.store.run(ANY_PASSAGE, (f'"{key}"',)))
+                is_right = bool(self.store.run(ANY_PASSAGE, (f'"{key}"',)))
                 # An index of another default model is searched by words alone, without a model.
                 with suppress(OtherModelError):
-                    known = known or is_known(key)
-                self._corrected[key] = None if known else self._nearest(key)
+                    is_right = is_right or is_known(key)
+                self._corrected[key] = None if is_right else self._nearest(key)
             if nearest := self._corrected[key]:
                 corrected[word] = nearest
         return respelled(query, corrected) if corrected else query, corrected
@@ -372,17 +370,19 @@ class Corrections:
             with_vocabulary(self.store, "counts", "row")
             # FTS5 cuts a long token, perhaps inside a character.
             select = "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?"
-            found = self.store.run(select, (letter, chr(ord(letter) + 1)))
-            terms = ((term.decode("utf-8", "ignore"), count) for term, count in found)
+            rows = self.store.run(select, (letter, chr(ord(letter) + 1)))
+            terms = ((term.decode("utf-8", "ignore"), count) for term, count in rows)
             self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
         passages = self._tokens[letter]
-        known = list(passages)
+        tokens_here = list(passages)
 
         def nearest(stem: str) -> list[str]:
             """Return the tokens within the number of edits for a stem, the nearest and most frequent first."""
             edits = 0 if len(stem) < SHORTEST else 1 if len(stem) < LONG else 2
-            found = process.extract(stem, known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
-            return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[0]], match[0]))]
+            matches = process.extract(
+                stem, tokens_here, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None
+            )
+            return [token for token, *_ in sorted(matches, key=lambda match: (match[1], -passages[match[0]], match[0]))]
 
         if near := nearest(tokens[0]):
             return self._written(near[0])

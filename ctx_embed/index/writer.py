@@ -92,11 +92,6 @@ class Edit:
         self._start = self.state.next_row
 
     @property
-    def added(self) -> int:
-        """The number of passages added so far."""
-        return self.state.next_row - self._start
-
-    @property
     def is_long(self) -> bool:
         """Whether a long job should commit this edit, and continue with another one."""
         counted, began = self._begun
@@ -127,7 +122,7 @@ class Edit:
             integers.update(identifier for (identifier,) in last)
         # An id stays as it was first given. No document has an automatic id yet.
         taken = self.store.rows_of_ids(given.values())
-        known = {text: identifier for text, (identifier, _, _) in taken.items()}
+        first_given = {text: identifier for text, (identifier, _, _) in taken.items()}
         ids, automatic = list[Id](), list[Id]()
         for number in range(first, first + len(documents)):
             if number not in given:
@@ -139,7 +134,7 @@ class Edit:
                 automatic.append(next_id)
                 next_id += 1
             identifier = given[number] if number in given else automatic[-1]
-            ids.append(known.setdefault(str(identifier), identifier))
+            ids.append(first_given.setdefault(str(identifier), identifier))
         self._require_new(ids, first, {text: row for text, (_, row, _) in taken.items()}, replacing)
         texts, whole = [], []
         for number, document in enumerate(documents, first):
@@ -218,11 +213,11 @@ class Edit:
         stored = f"SELECT row FROM vectors_{self._vectors.settings.table}"
         there = f"SELECT row FROM hashes WHERE hash IN ({{}}) AND row IN ({stored})"
         alike = self.store.fetch(row for (row,) in self.store.run_among(there, sorted(hashes.values())))
-        known = {passage.text: row for row, passage in alike.items()}
+        row_of = {passage.text: row for row, passage in alike.items()}
         wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
-        old = [text for text in wanted if text in known]
-        new = [text for text in wanted if text not in known]
-        found = dict(zip(old, self._vectors.get(np.array([known[text] for text in old], np.int64)), strict=True))
+        old = [text for text in wanted if text in row_of]
+        new = [text for text in wanted if text not in row_of]
+        vector_of = dict(zip(old, self._vectors.get(np.array([row_of[text] for text in old], np.int64)), strict=True))
         with ThreadPoolExecutor(1) as pool:
             embedding = pool.submit(lambda: self._writer.embedder().documents(new)) if new else None
             self._delete(replaced)
@@ -244,8 +239,8 @@ class Edit:
             pairs = sorted((hashes[text], row) for text, row in rows.items())
             self.store.run_many("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
             if embedding is not None:
-                found |= zip(new, embedding.result(), strict=True)
-        vectors = [found[text] if vector is None else vector for text, vector in zip(embedded, given, strict=True)]
+                vector_of |= zip(new, embedding.result(), strict=True)
+        vectors = [vector_of[text] if vector is None else vector for text, vector in zip(embedded, given, strict=True)]
         next_row = self.state.next_row + len(vectors)
         self._vectors.put(range(self.state.next_row, next_row), np.stack(vectors))
         self.state = replace(self.state, next_row=next_row, documents=self.state.documents + len(documents))
@@ -254,12 +249,12 @@ class Edit:
         """Change metadata fields of documents, and remove fields set to None; return the number of documents."""
         metadata_json(changes, 1)
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
-        found = self.store.find(checked)
+        documents = self.store.find(checked)
         for identifier in checked:
-            if str(identifier) not in found:
+            if str(identifier) not in documents:
                 raise InputError(f"no document has the id {quoted(identifier)}")
         again, titled = list[Document](), self._vectors.settings.titled
-        for number, document in enumerate(found.values(), 1):
+        for number, document in enumerate(documents.values(), 1):
             fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}
             if fields == document.metadata:
                 continue
@@ -273,7 +268,7 @@ class Edit:
         automatic = self.store.automatic([document.id for document in again if document.id is not None])
         self.add_all(again, replacing=True)
         self.store.record_automatic(automatic, [])
-        return len(found)
+        return len(documents)
 
     def delete(self, ids: Sequence[Id]) -> int:
         """Delete the documents with the given ids and return their number; ids that do not exist are skipped."""
@@ -285,17 +280,19 @@ class Edit:
 
     def _delete(self, ids: Iterable[Id]) -> int:
         """Delete documents and their vectors; their rows are never used again."""
-        found = self.store.find(ids)
-        words = [(row, indexed(text)) for document in found.values() for row, text in document.texts()]
-        rows = [(document.row, document.passages) for document in found.values()]
+        documents = self.store.find(ids).values()
+        if not documents:
+            return 0
+        words = [(row, indexed(text)) for document in documents for row, text in document.texts()]
+        rows = [(document.row, document.passages) for document in documents]
         ranges = [(row, row, count) for row, count in rows]
         self.store.run_many("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
         for table in ("passages", *(f"vectors_{table.settings.table}" for table in self._tables)):
             self.store.run_many(f"DELETE FROM {table} WHERE row >= ? AND row < ? + ?", ranges)
         self.store.run_many("DELETE FROM documents WHERE row = ? AND passages = ?", rows)
         self.store.run_many("INSERT INTO deleted (row, passages) VALUES (?, ?)", rows)
-        self.state = replace(self.state, documents=self.state.documents - len(found))
-        return len(found)
+        self.state = replace(self.state, documents=self.state.documents - len(documents))
+        return len(documents)
 
     def edited(self) -> None:
         """Note that metadata were changed in place, so that cached results of filters are dropped."""
