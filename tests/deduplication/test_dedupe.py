@@ -114,6 +114,30 @@ def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "out2.txt").read_bytes()
 
 
+def test_each_of_many_texts_is_compared_with_the_first_that_is_like_it(tmp_path):
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(9000)]
+    first = " ".join(words[:72])
+    others = [f"{first} {' '.join(words[72 + 28 * number : 100 + 28 * number])}" for number in range(300)]
+    sets = [grams(normalized(text)) for text in (first, *others[:2])]
+    assert similarity(*sets[:2]) > 0.7
+    assert similarity(*sets[1:]) < 0.59
+    written(tmp_path / "in.txt", [first, *others])
+    dedupe(tmp_path / "in.txt", tmp_path / "out.txt")
+    assert lines(tmp_path / "out.txt") == [first]
+
+
+def test_a_table_of_quoted_cells_stays_one_beside_others(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tn\nA ferry was late.\t1\n")
+    (tmp_path / "b.tsv").write_text('text\tn\n"Prices ""rise"".\nAgain."\t2\n')
+    for names in ("ab", "ba"):
+        dedupe([tmp_path / f"{name}.tsv" for name in names], tmp_path / "out.tsv")
+        with (tmp_path / "out.tsv").open(newline="") as file:
+            header, *rows = csv.reader(file, delimiter="\t")
+        assert header == ["text", "n"]
+        assert sorted(rows) == [["A ferry was late.", "1"], ['Prices "rise".\nAgain.', "2"]]
+
+
 DIFFERENT = [
     *("x > 5", "x < 5", "it was -5 degrees", "it was 5 degrees", "version 3.10", "version 3.1", "version 310"),
     *("C++", "C#", "C", "up 5%", "up 5", "a + b", "a b", "5 €", "5 $", "a \u2227 b", "a \u2228 b"),

@@ -1,6 +1,7 @@
 """Search without an index, with the shipped model."""
 
 import gzip
+import io
 import json
 import shutil
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep
+from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep, pieces
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.build import build_index
 from ctx_embed.reading.decoding import Extracted
@@ -181,6 +183,26 @@ def test_gzip_and_other_encodings(tmp_path):
     sources = Sources([str(tmp_path)])
     assert f"{PASSWORDS}\n{BREAD}\n" in [text.extracted.text for text in sources.texts()]
     assert "d.txt.gz (broken gzip" in sources.report.left_out
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["word ", "caf\u00e9 ", "\n", "\n\n", "\r\n", "\u65e5\u672c", "x" * 30]),
+        min_size=1,
+        max_size=60,
+    ),
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
+    st.integers(16, 300),
+)
+def test_pieces_are_the_text_with_its_places(parts, encoding, size):
+    text = "".join(["start ", *parts])
+    stream = io.BufferedReader(io.BytesIO(text.encode(encoding)))
+    expected, read = text.replace("\r\n", "\n"), ""
+    for piece, start, line in pieces(stream, "utf-8" if encoding == "utf-8" else None, size):
+        assert (start, line) == (len(read), 1 + read.count("\n"))
+        read += piece
+    assert read == expected
 
 
 def test_memory_holds_a_bounded_number_of_passages(monkeypatch):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pyarrow import parquet
 from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
 from ctx_embed.index import writer
-from ctx_embed.index.build import Built, build_index, merge_indexes, read_sources
+from ctx_embed.index.build import Built, Plan, build_index, merge_indexes, read_sources
 from ctx_embed.index.database import patient
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.writer import reembed
@@ -76,6 +77,21 @@ def test_an_interrupted_build_resumes_with_the_same_options(source, path, unfini
     assert stored(path) == dict(enumerate(TEXTS))
     assert not unfinished.exists()
     assert resume(model=hash_model) == Built(40, was_complete=True)
+
+
+def test_builds_of_other_documents_or_another_index_are_other_builds(tmp_path):
+    plan = Plan(sources=[str(tmp_path)], target=tmp_path / "index", adds=False)
+    others: list[dict] = [{"sources": [str(tmp_path), "-"]}, {"include": ["*.md"]}, {"exclude": ["*.md"]}]
+    others += [{"follow_links": True}, {"documents": "lines"}, {"stores": (object(),)}]
+    others += [{f"{name}_field": "body"} for name in ("text", "id", "title", "embedding")]
+    others += [{name: "another"} for name in ("mode", "factory", "chunk", "dtype", "encoding")]
+    # Where the same documents go, by which means, does not make another build.
+    means = {"target", "adds", "resume", "model", "backend", "progress"}
+    assert {field.name for field in dataclasses.fields(Plan)} == means.union(*others)
+    signatures = {dataclasses.replace(plan, **change).signature for change in others}
+    assert len(signatures | {plan.signature}) == len(others) + 1
+    for name in means:
+        assert dataclasses.replace(plan, **{name: "other"}).signature == plan.signature
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -335,6 +351,10 @@ def test_documents_without_ids_of_their_own_are_numbered_anew(hash_model, tmp_pa
             assert found == {"one": 5, "two": 6, "three": 7, "four": "x", "five": 4, "seven": 8}
             assert index.get(8).metadata == {"title": "A title"}
             assert index.verify() == []
+    # Those of the first index come first, above all ids of both.
+    merge_indexes(names[1::-1], tmp_path / "reversed.index")
+    with SearchIndex.open(tmp_path / "reversed.index") as index:
+        assert [document.id for document in index] == [5, "x", 4, 6, 7, 8]
     # An id that was chosen later, by an upsert, is a document's own.
     for name in names[:2]:
         with SearchIndex.open(name, hash_model) as index:
@@ -423,12 +443,14 @@ def test_changes_by_others_are_kept_and_another_model_begins_again(notes):
                     other.delete(["a"])
                     other.upsert(["Rain falls."], ["e"])
                     other.update_metadata(3, {"n": 7})
+                    other.compact("float16")
             return super().encode_document(texts, **options)
 
     with SearchIndex.open(notes, HashModel()) as index:
         assert index.reembed(Changing(16)) == 4
         assert set(index.ids()) == {"b", 3, "e", "new"}
         assert index.get(3).metadata == {"n": 7}
+        assert index.describe()["dtype"] == "float16"
         assert index.search("Another text.", 1, mode="dense")[0].id == "new"
         assert index.search("Rain falls.", 1, mode="dense")[0].id == "e"
         assert index.verify() == []

@@ -3,7 +3,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.chunking import (
@@ -143,6 +143,16 @@ def test_passages_are_cut_at_the_best_places():
     assert passages("one\ftwo\n\nthree", 100) == ["one", "two\n\nthree"]
 
 
+def test_a_short_section_stands_alone_and_a_heading_never_does():
+    def section(name: str, count: int) -> str:
+        return f"# {name}\n\n{' '.join(['w'] * count)}".strip()
+
+    for short, is_alone in ((0, False), (1, False), (4, True), (14, True)):
+        sections = [section("A", short), section("B", 40), section("C", 40)]
+        found = passages("\n\n".join(sections), 64, markdown("\n\n".join(sections)))
+        assert found == (sections if is_alone else ["\n\n".join(sections[:2]), sections[2]])
+
+
 def test_passages_fit_the_model(tiny_model, embedder):
     assert passages_of(Model(tiny_model)).size == 256
     assert passages_of(Model(tiny_model), 9).size == 9
@@ -207,6 +217,21 @@ def test_a_passage_that_lacks_the_title_is_embedded_with_it(tmp_path, hash_model
         assert embedded(index, 16) == titled | plain
         assert len(index) == 3
         assert not index.verify()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(st.tuples(st.sampled_from([BOTH, SECOND, FIRST]), st.booleans()), max_size=4)))
+def test_each_passage_has_its_own_vector_however_documents_come(tmp_path_factory, hash_model, batches):
+    with SearchIndex.create(tmp_path_factory.mktemp("all") / "index", hash_model, chunk="passages:24") as index:
+        for batch in batches:
+            index.add([text for text, _ in batch], metadata=[{"title": TITLE} if titled else {} for _, titled in batch])
+        documents = [(text, titled) for batch in batches for text, titled in batch]
+        expected = {}
+        for number, (text, titled) in enumerate(documents):
+            for part in (FIRST, SECOND) if text == BOTH else (text,):
+                with_title = titled and text == BOTH and part == SECOND
+                expected[number, part] = f"{TITLE}\n{part}" if with_title else part
+        assert embedded(index) == expected
 
 
 def test_other_passages_are_embedded_as_they_are(tmp_path, hash_model):

@@ -66,11 +66,12 @@ def changed(database, script: str) -> None:
 
 
 VECTOR, DOCUMENT = (f"damaged (the checksum of a {kind} is wrong); {REMEDY}" for kind in ("vector", "document"))
-LESS, MORE = (f"has vectors of {count} passages, but 48 passages" for count in (47, 49))
+LESS, MORE, MOVED = (f"has vectors of {count} passages, but 48 passages" for count in (47, 49, 48))
 # A change of the database, who raises which error then, and what `verify` finds.
 CHANGES = [
     ("DELETE FROM vectors_1 WHERE row = 7", ["search"], f"damaged (vectors are missing); {REMEDY}", [LESS]),
     ("INSERT INTO vectors_1 SELECT 3, code, checksum FROM vectors_1 WHERE row = 7", [], "", [MORE]),
+    ("UPDATE vectors_1 SET row = 3 WHERE row = 7", ["search"], f"damaged (vectors are missing); {REMEDY}", [MOVED]),
     (
         "DELETE FROM documents WHERE row = 7",
         ["search"],

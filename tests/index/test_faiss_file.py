@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 import shutil
@@ -125,6 +126,19 @@ def test_a_cache_that_is_missing_or_wrong_is_built_again(tmp_path, hash_model, s
         assert search(index, "a query") == expected
         index.add(["one more"])
         assert finds(index, "one more")
+
+
+def test_facts_that_others_have_written_change_no_answer(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with created(path, hash_model, "SQ8") as index:
+        index.add(TEXTS)
+        facts, expected = index.describe()["faiss"], search(index, "a query")
+        assert expected
+    for name, value in itertools.product(facts, (None, "4", -1, 2.5, [1], {"a": 1})):
+        with closing(sqlite3.connect(path / "index.sqlite")) as connection, connection:
+            connection.execute("UPDATE faiss SET facts = ?", (json.dumps(facts | {name: value}),))
+        with opened(path, hash_model, memory_map=True) as index:
+            assert search(index, "a query") == expected
 
 
 def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, hash_model, monkeypatch):

@@ -590,6 +590,12 @@ def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
     assert set(ids(texts.search([QUERY, "weather"], 2, rerank="default", fuse=True))) == {3, 5}
     assert ids(texts.search(QUERY, 1, rerank="default", mmr=0.5, group="id", mode="hybrid")) == [3]
     assert len(texts.search(like=3, rerank="default")) == 5
+    # Hits vary by their own vectors, among the reranked ones.
+    hits = texts.search(QUERY, 6, mode="dense", rerank="default")
+    vectors = texts._folder.read(lambda view: view.vectors.get(np.array(ids(hits))))
+    varied = maximal_marginal_relevance(np.array([hit.reranked for hit in hits]), vectors, 6, 0.3)
+    assert varied != sorted(varied)
+    assert texts.search(QUERY, 6, mode="dense", rerank="default", mmr=0.3) == [hits[place] for place in varied]
     assert texts.search("", rerank="default", where="missing is not null") == []
 
 

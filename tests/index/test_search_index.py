@@ -17,7 +17,7 @@ from ctx_embed import Hit, InputError, SearchIndex
 from ctx_embed.index import writer
 from ctx_embed.index.database import Database
 from ctx_embed.index.documents import DEEPEST_METADATA, LAST_IDS
-from ctx_embed.index.vectors import DTYPES
+from ctx_embed.index.vectors import DTYPES, LARGEST_WASTE, PAGE_SIZES, page_size
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
@@ -361,6 +361,18 @@ def test_every_half_float_is_read_exactly_and_int8_keeps_directions_and_its_code
     np.testing.assert_array_equal(decoded[:2], vectors[:2])
     np.testing.assert_allclose(np.linalg.norm(decoded[1:], axis=1), 1, atol=1e-6)
     np.testing.assert_array_equal(DTYPES["int8"].encode(decoded), codes)
+
+
+def test_vectors_fill_the_pages_of_the_database(tmp_path):
+    for dimension, dtype in itertools.product((8, 64, 256, 320, 384, 768, 1024, 9999), DTYPES):
+        row = dimension * np.dtype(DTYPES[dtype].scalar).itemsize + 16
+        waste = {size: (size - 12) % row / (size - 12) for size in PAGE_SIZES}
+        fitting = [size for size in PAGE_SIZES if waste[size] <= LARGEST_WASTE]
+        assert page_size(dimension, dtype) == (fitting or PAGE_SIZES)[0]
+    with SearchIndex.create(tmp_path / "index", HashModel(700)) as index:
+        index.add(["a text"])
+        ((size,),) = index._folder.run("PRAGMA page_size")
+        assert size == page_size(700, "float32") > PAGE_SIZES[0]
 
 
 @pytest.mark.parametrize(("dtype", "width", "recall"), [("float32", 4, 1), ("float16", 2, 0.995), ("int8", 1, 0.98)])
