@@ -4,12 +4,9 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import unicodedata
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import openpyxl
 import pandas
@@ -17,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ctx_embed import SearchIndex
-from ctx_embed.cli.index.query import print_hits
 from ctx_embed.cli.index.sync import summary
 from ctx_embed.errors import installation
 from ctx_embed.grep import grep
@@ -25,7 +21,7 @@ from ctx_embed.index import sync, writer
 from ctx_embed.index.build import build_index
 from ctx_embed.index.database import Database
 from ctx_embed.index.records import FolderOptions, follow, new_folder
-from ctx_embed.reading import formats, workers
+from ctx_embed.reading import formats
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting
@@ -151,58 +147,19 @@ def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     assert "sub/b.txt" not in index
 
 
-@pytest.mark.parametrize("tool", ["cp", "rsync", "rsync --checksum", "tar", "git", "mv", "replace", "in place"])
+@pytest.mark.parametrize("tool", ["replace", "in place"])
 def test_an_edit_that_keeps_size_and_time_is_read_and_the_same_text_is_not(index, folder, hash_model, tmp_path, tool):
-    file, other, program = (
-        folder / "sub/b.txt",
-        tmp_path / "other",
-        "cp" if tool in ("replace", "in place") else tool.split()[0],
-    )
-    if not shutil.which(program):
-        pytest.skip(f"{program} is not installed")
-
-    def run(*command: object) -> None:
-        subprocess.run(list(map(str, command)), check=True, cwd=folder, capture_output=True)
-
-    def write(path, text: str) -> None:
-        path.write_text(text)
-        os.utime(path, ns=(10**18, 10**18))
+    """A file is put in another's place, as mv, rsync, tar and git do, or written over, as cp -a does."""
+    file, old, new = folder / "sub/b.txt", "the first text", "another text!!"
 
     def put(text: str) -> None:
-        """Give the file a text by a tool, with the size and the modification time that it has."""
-        shutil.rmtree(other, ignore_errors=True)
-        other.mkdir()
-        write(other / "b.txt", text)
-        if tool in ("cp", "mv"):
-            run(tool, *(["-a"] if tool == "cp" else []), other / "b.txt", file)
-        elif tool == "rsync":
-            # Without --checksum rsync leaves a file with the same size and time as it is, so the other one is newer.
-            os.utime(other / "b.txt", ns=(2 * 10**18, 2 * 10**18))
-            run("rsync", "-a", f"{other}/", f"{file.parent}/")
-            os.utime(file, ns=(10**18, 10**18))
-        elif tool == "rsync --checksum":
-            run("rsync", "-a", "--checksum", f"{other}/", f"{file.parent}/")
-        elif tool == "tar":
-            run("tar", "-C", other, "-cf", tmp_path / "a.tar", "b.txt")
-            run("tar", "-C", file.parent, "-xf", tmp_path / "a.tar")
-        elif tool == "git":
-            run("git", "checkout", "-q", "old" if text == old else "new", "--", "sub/b.txt")
-            os.utime(file, ns=(10**18, 10**18))
-        elif tool == "replace":
-            os.replace(other / "b.txt", file)
-        else:
-            write(file, text)
+        """Give the file a text, and the size and the modification time that it has."""
+        path = tmp_path / "other" if tool == "replace" else file
+        path.write_text(text)
+        os.utime(path, ns=(10**18, 10**18))
+        os.replace(path, file)
 
-    old, new = "the first text", "another text!!"
-    assert len(old) == len(new)
-    if tool == "git":
-        run("git", "init", "-q")
-        for name, text in (("old", old), ("new", new)):
-            file.write_text(text)
-            run("git", "add", "sub/b.txt")
-            run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", name)
-            run("git", "tag", name)
-    write(file, old)
+    put(old)
     index.sync(folder)
     seen = len(hash_model.seen)
     put(new)
@@ -700,20 +657,6 @@ def test_a_passage_knows_its_line_and_its_page(located, tmp_path, monkeypatch):
     assert source.url.endswith("/elsewhere/b.pdf#page=7")
 
 
-def test_hits_show_their_sources(located, capsys, monkeypatch):
-    hits = located.search("Second line.", 2, context=1)
-    sources = [located.source(hit) for hit in hits]
-    print_hits("second", hits, sources)
-    heading, passage, around, *_ = capsys.readouterr().out.splitlines()
-    assert heading.split()[-2:] == ["a", "notes/a.md:4"]
-    assert passage == "    Second line."
-    assert around.strip() == "First line. Second line."
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    print_hits("second", hits, sources)
-    printed = capsys.readouterr().out
-    assert f"\x1b]8;;{sources[0].url}\x1b\\notes/a.md:4" in printed
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), unit=st.sampled_from(["paragraphs", "lines", "records"]))
 def test_metadata_never_move_to_another_text(tmp_path_factory, hash_model, data, unit):
@@ -758,15 +701,6 @@ def test_metadata_never_move_to_another_text(tmp_path_factory, hash_model, data,
         index.sync(folder, allow_empty=True)
         assert {document.id: document.metadata.get("mark") for document in index.documents()} == before
         assert not index.verify()
-
-
-def test_what_people_set_stays_through_all_changes_of_a_file(index, folder):
-    index.sync(folder)
-    index.update_metadata(["a.md"], {"reviewed": True, "title": "Mine"})
-    for number in range(3):
-        (folder / "a.md").write_text(f"# Title {number}\n\nText.\n")
-        index.sync(folder)
-        assert index.get("a.md").metadata.items() >= {"reviewed": True, "title": "Mine"}.items()
 
 
 def test_a_moved_folder_takes_the_place_of_the_old_one(index, folder, tmp_path):
@@ -904,26 +838,3 @@ def test_an_exported_index_builds_again(index, folder, tmp_path, hash_model):
     assert build_index(tmp_path / "out.jsonl", tmp_path / "again", model=hash_model).documents == rows
     with SearchIndex.open(tmp_path / "again", hash_model) as again:
         assert {document.metadata.get("document") for document in again.documents()} == {None, "a.md"}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by the system, and its peak is read from /proc")
-def test_a_file_that_needs_too_much_memory_is_named_and_the_folder_goes_on(index, folder, monkeypatch):
-    peaks, end = [], workers.Worker.end
-
-    def measured(worker) -> None:
-        if worker._process is not None:
-            status = Path(f"/proc/{worker._process.pid}/status").read_text()
-            peaks.extend(int(peak) >> 10 for peak in re.findall(r"VmHWM:\s+(\d+) kB", status))
-        end(worker)
-
-    monkeypatch.setattr(workers.Worker, "end", measured)
-    monkeypatch.setattr(sync, "Extraction", partial(workers.Extraction, workers=1, megabytes=300))
-    cell = '{"cell_type": "markdown", "source": "After the large one."}'
-    # A file of 18 MB whose cells take 64 bytes each in memory.
-    for name, cells in (("large", ["{}"] * 6_000_000), ("next", [cell])):
-        (folder / f"{name}.ipynb").write_text(f'{{"cells": [{", ".join(cells)}]}}')
-    synced = index.sync(folder)
-    assert synced.failed == {"large.ipynb": "needs more than 300 MB of memory"}
-    assert "After the large one." in index["next.ipynb"].text
-    assert len(index) == synced.documents > 1
-    assert 150 < max(peaks) <= 300
