@@ -185,11 +185,11 @@ def test_gzip_and_other_encodings(tmp_path):
     assert "d.txt.gz (broken gzip" in sources.report.left_out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.sampled_from(["word ", "caf\u00e9 ", "\n", "\n\n", "\r\n", "\u65e5\u672c", "x" * 30]),
-        min_size=1,
+        min_size=20,
         max_size=60,
     ),
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
