@@ -401,7 +401,7 @@ def _given(table: Table, fields: Fields, as_cells: bool) -> Iterator[tuple[int, 
     """Yield number and fields of each row, ``as_cells`` the cells as they stand in the file, and its text."""
     for number, raw, document in documents_in(table, fields):
         if as_cells and isinstance(raw, list):
-            yield number, dict(zip(table.names, raw, strict=True)), document.text
+            yield number, dict(zip(table.names, raw, strict=False)), document.text
         else:
             yield number, table.fields(number, raw) or {}, document.text
 

@@ -115,7 +115,7 @@ def longest_hold(work: Callable[[], object]) -> float:
 
 @pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="needs the clock of a thread")
 @pytest.mark.parametrize(
-    "piece", ["\xad", "\u200b\xad", "\u0301", "\u0301\u0323", "\U0001f1e6", "a", "- a\u0301", "\ufdfa", "a\n"]
+    "piece", ["\xad", "\u200b\xad", "\u0301", "\u0301\u0323", "\U0001f1e6", "a", "- a\u0301", "\ufdfa", "a\n", "\u2e17"]
 )
 def test_others_run_while_odd_characters_are_read(tmp_path, piece):
     text, before = piece * (1_000_000 // len(normalised(piece) or piece)), sys.getswitchinterval()

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import compress, islice, pairwise
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import ArrayLike
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, quoted
@@ -45,20 +47,25 @@ def sentences(text: str) -> list[Span]:
     return _trimmed(text, list(pairwise([0, *starts, len(text)])))
 
 
-def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
+def tokens(size: int, offsets: Callable[[str], ArrayLike]) -> Chunker:
     """Return a chunker into passages of at most ``size`` of the tokens of ``offsets``; only longer words are cut."""
 
     def chunk(text: str) -> list[Span]:
-        found = offsets(text)
-        spans: list[Span] = []
-        first = 0
-        while first < len(found):
-            last = min(first + size, len(found))
-            while last < len(found) and last > first + 1 and _joined(text, found[last - 1], found[last]):
+        places: Any = np.array(offsets(text), np.int64).reshape(-1, 2).T.copy()
+        # Views, as lists of so many tokens would take long to free.
+        starts, stops = (memoryview(column) for column in places)
+        count, first, spans = len(starts), 0, list[Span]()
+
+        def token(place: int) -> Span:
+            return starts[place], stops[place]
+
+        while first < count:
+            last = min(first + size, count)
+            while first + 1 < last < count and _joined(text, token(last - 1), token(last)):
                 last -= 1
-            if last == first + 1 and size > 1 and last < len(found) and _joined(text, found[first], found[last]):
-                last = min(first + size, len(found))
-            spans.append((found[first][0], found[last - 1][1]))
+            if last == first + 1 and size > 1 and last < count and _joined(text, token(first), token(last)):
+                last = min(first + size, count)
+            spans.append((starts[first], stops[last - 1]))
             first = last
         return spans or whole(text)
 
@@ -74,7 +81,7 @@ class Passages:
     """
 
     def __init__(
-        self, size: int, count: Callable[[Sequence[str]], Sequence[int]], offsets: Callable[[str], list[Span]]
+        self, size: int, count: Callable[[Sequence[str]], Sequence[int]], offsets: Callable[[str], ArrayLike]
     ) -> None:
         self.size = size
         self._count = count

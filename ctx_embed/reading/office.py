@@ -188,7 +188,7 @@ def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str]], walk: _Walk
     """Return the words of charts and diagrams: titles, names of series and categories, labels."""
     found = []
     for root in (parsed(archive, target) for kind, target in related if kind in _DRAWN):
-        named = [value for cache in elements(root, {"strCache", "lvl"}) for value in elements(cache, {"v", "pt"})]
+        named = [value for cache in _nearest(root, {"strCache", "lvl"}) for value in elements(cache, {"v", "pt"})]
         words = dict.fromkeys(value.text for value in named if value.text and value.text.strip())
         found += [*walk.blocks(root), ", ".join(words)]
     return list(filter(None, found))
@@ -291,7 +291,7 @@ def _titles(root: Element) -> list[Element]:
     """Return the titles of a slide, after removing the text of the slide number."""
     kinds = [
         (shape, next((value_of(found, "type") for found in elements(shape, {"ph"})), ""))
-        for shape in elements(root, {"sp"})
+        for shape in _nearest(root, {"sp"})
     ]
     for shape, kind in kinds:
         if kind == "sldNum":
@@ -318,7 +318,7 @@ def odt(path: str) -> Iterator[Extracted]:
     )
     body = walk.blocks(bodies[0])
     header, footer = (
-        list(dict.fromkeys(block for part in elements(styles, names) for block in walk.blocks(part)))
+        list(dict.fromkeys(block for part in _nearest(styles, names) for block in walk.blocks(part)))
         for names in _ODT_MARGINS
     )
     title = _title(titles[0] if titles else None, body)

@@ -22,7 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from itertools import chain, groupby
+from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -213,7 +213,7 @@ class Cells(Table):
             self._numbers = _number_columns(self.names, rows, self.needed)
 
     def read(self, lines: Iterator[str]) -> Iterator[tuple[int, Raw]]:
-        """Yield the rows below the header, each with as many cells as the header; cells too many must be empty."""
+        """Yield the rows below the header, none with more cells than that; cells too many must be empty."""
         rows = _split(lines, self.delimiter, self.quoted)
         if self.kind == LABELLED:
             for number, cells in rows:
@@ -240,11 +240,11 @@ class Cells(Table):
                     said = f"{len(cells)} {'field' if len(cells) == 1 else 'fields'}"
                     yield number, InputError(f"{said}, but the header has {count}")
                     continue
-                cells = [*cells[:count], *[""] * (count - len(cells))]
+                cells = cells[:count]
             yield number, cells
 
     def _fields(self, where: str, raw: Any) -> dict[str, Any] | None:
-        filled = {name: cell for name, cell in zip(self.names, raw, strict=True) if cell or name in self.needed}
+        filled = {name: cell for name, cell in zip(self.names, raw, strict=False) if cell or name in self.needed}
         return {name: number_of(cell) if name in self._numbers else cell for name, cell in filled.items()}
 
 
@@ -471,10 +471,9 @@ def _number_columns(header: Sequence[str], rows: Iterable[list[str]], needed: Ma
     open_columns = {place: name for place, name in enumerate(header) if name not in needed}
     filled: set[int] = set()
     for cells in rows:
-        if len(cells) != len(header):
-            continue
-        for place, name in list(open_columns.items()):
-            if cell := cells[place]:
+        # Unnamed columns at the right may be many, and missing.
+        for place, name in list(islice(open_columns.items(), len(cells))):
+            if place < len(cells) and (cell := cells[place]):
                 number = number_of(cell)
                 filled.add(place)
                 if number is None or (name in ("id", "_id") and isinstance(number, float)):
@@ -619,7 +618,8 @@ def _sheet_rows(table: Table, source: str | Path, stream: io.BufferedReader) -> 
                 table.starts[sheet] = start
                 of_row = {"sheet": sheet} if sheet and "sheet" not in names else {}
                 for _, _, number, cells in of_sheet:
-                    yield number, {**of_row, **dict(zip(names, cells, strict=True))}
+                    named = chain(names, map("column {}".format, count(len(names) + 1)))
+                    yield number, {**of_row, **dict(zip(named, cells, strict=False))}
     except UnreadableFileError as error:
         raise InputError(f"{table.name}: {error}") from None
     if table.starts:

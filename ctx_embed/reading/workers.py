@@ -18,6 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import date, time
+from itertools import compress, count, repeat
+from operator import ne
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
@@ -185,7 +187,7 @@ class Extraction(AbstractContextManager["Extraction"]):
 
 
 def rows_of(path: str) -> Iterator[tuple[str, int, int, list[Any]]]:
-    """Yield the rows that are not empty, with their cells: None if they are empty, else JSON values.
+    """Yield the rows that are not empty, with their cells up to the last one: None if empty, else JSON values.
 
     Before them stand the sheet if there are several, the number of rows before it, and the row's over all sheets.
     """
@@ -194,12 +196,14 @@ def rows_of(path: str) -> Iterator[tuple[str, int, int, list[Any]]]:
     first = 0
     try:
         with python_calamine.CalamineWorkbook.from_path(path) as workbook:
-            for name in workbook.sheet_names:
+            names = workbook.sheet_names
+            for name in names:
                 number = 0
                 for number, row in enumerate(workbook.get_sheet_by_name(name).iter_rows(), 1):
-                    cells = [_value(cell) for cell in row]
-                    if any(cell is not None for cell in cells):
-                        yield name * (len(workbook.sheet_names) > 1), first, first + number, cells
+                    # One cell far to the right makes all rows as long as its own.
+                    filled = deque(compress(count(1), map(ne, row, repeat(""))), 1)
+                    if filled:
+                        yield name * (len(names) > 1), first, first + number, list(map(_value, row[: filled[0]]))
                 first += number
     except python_calamine.PasswordError:
         raise UnreadableFileError("password-protected") from None

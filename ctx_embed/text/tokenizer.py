@@ -190,6 +190,12 @@ def require_entries(tokenizer: Tokenizer, entries: int, added: int) -> None:
         )
 
 
+def _places(encoding: Any) -> NDArray[np.int64]:
+    """Return where the tokens of an encoding start and stop, (T, 2): its offsets, without keeping other threads."""
+    places = timely(map(encoding.token_to_chars, range(len(encoding))))
+    return np.fromiter(chain.from_iterable(places), np.int64).reshape(-1, 2)
+
+
 class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
@@ -433,15 +439,16 @@ class TextTokenizer:
         texts = sorted(named, key=named.__getitem__)
         return texts if self.phrases is None else texts + self.phrases.texts(texts)
 
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return where each of the tokenizer's tokens starts and stops in a text as it is, without empty ones."""
-        found, begin = list[tuple[int, int]](), 0
+    def offsets(self, text: str) -> NDArray[np.int64]:
+        """Return where each of the tokenizer's tokens starts and stops in a text as it is, (T, 2), no empty ones."""
+        found, begin = [np.empty((0, 2), np.int64)], 0
         for piece in in_pieces(text, self.cut) if self.wordwise else [text]:
             # encode() would keep other threads waiting.
             (encoding,) = self.tokenizer.encode_batch([piece], add_special_tokens=False)
-            found += [(begin + start, begin + stop) for start, stop in encoding.offsets if stop > start]
+            found.append(begin + _places(encoding))
             begin += len(piece)
-        return found
+        places = np.concatenate(found)
+        return places[places[:, 0] < places[:, 1]]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each id of a text starts and stops, in characters of the original text."""
@@ -449,7 +456,7 @@ class TextTokenizer:
         (encoding,) = self.tokenizer.encode_batch([read], add_special_tokens=False)
         offsets = [
             (int(starts[start]) if start < len(starts) else len(text), int(stops[stop - 1]) if stop else 0)
-            for start, stop in encoding.offsets
+            for start, stop in _places(encoding).tolist()
         ]
         if self.phrases is None or not encoding.ids:
             return offsets

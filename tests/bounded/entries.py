@@ -3,10 +3,11 @@
 import json
 import tempfile
 import zipfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ctx_embed import SearchIndex, errors
 from ctx_embed.classify.labelled import Classes, as_array
 from ctx_embed.cli.main import one_line, printable
 from ctx_embed.cli.options import named_values
+from ctx_embed.cli.predict import WRITERS as WRITERS_OF_PREDICTIONS, Row
 from ctx_embed.deduplication import grams, normalized
 from ctx_embed.explanations import contributions
 from ctx_embed.grep import grep
@@ -114,10 +116,11 @@ def repeated_elements(suffix: str) -> dict[str, Make]:
             root = ElementTree.fromstring(members[name])
             parent, child = next((of, child) for of in root.iter() for child in of if child.tag == tag)
             one = ElementTree.tostring(child)
-            some = n // len(one) + 1
+            around = [b"<%b%b>" % (end, tag.rpartition("}")[2].encode()) for end in (b"", b"/")]
             parent.remove(child)
             parent.text = "\x1a"
-            inside = b"<x>" * some + one + b"</x>" * some if nested else one * some
+            some = n // len(b"".join(around) if nested else one) + 1
+            inside = around[0] * some + around[1] * some if nested else one * some
             return ElementTree.tostring(root).replace(b"&#26;", b"\x1a").replace(b"\x1a", inside)
 
         return lambda n: archived(members | {name: make(n)})
@@ -134,11 +137,15 @@ def repeated_elements(suffix: str) -> dict[str, Make]:
         if not content.startswith(b"<"):
             continue
         if FIRST.encode() in content or name.endswith((".rels", ".opf")):
-            tags = {child.tag for of in ElementTree.fromstring(content).iter() for child in of}
+            elements = list(ElementTree.fromstring(content).iter())
+            tags = {child.tag for of in elements for child in of}
             for tag in sorted(tags)[:: len(tags) // 4 + 1]:
                 families[f"{name} {tag.rpartition('}')[2]}"] = family(name, tag, False)
             if FIRST.encode() in content:
-                families[f"{name} nested"] = family(name, max(tags, key=len), True)
+                # In itself, what holds most, of the kinds that occur more than once.
+                often = Counter(of.tag for of in elements)
+                whole = max(elements[1:], key=lambda of: (often[of.tag] > 1, sum(1 for _ in of.iter())))
+                families[f"{name} nested"] = family(name, whole.tag, True)
     return families
 
 
@@ -216,7 +223,10 @@ ROWS: dict[str, dict[str, Make]] = {
         kind: files(
             f"odd.{suffix}",
             {name: lambda n, make=make, head=head: head + make(n) for name, make in cells.items()}
-            | {"columns": lambda n, by=by: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2))},
+            | {
+                "columns": lambda n, by=by: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2)),
+                "without names": lambda n, by=by: f"text{by * (n // 2)}\n" + "a\n" * (n // 4),
+            },
         )
         for kind, suffix, head, by, cells in (
             (tables.CSV, "csv", "text\n", ",", CELLS),
@@ -241,6 +251,7 @@ def spreadsheets() -> dict[str, Make]:
     return {
         "rows": write(lambda n: [["text"], *[["a"]] * (n // 64 + 1)]),
         "columns": write(lambda n: [["text", *list(different(n // 64))], ["a"]]),
+        "far to the right": write(lambda n: [["text"], *[["a"]] * (n // 64), [*[None] * (n // 64), "b"]]),
     }
 
 
@@ -362,6 +373,14 @@ def named(field: str) -> None:
     deque(read_documents(path, field), 0)
 
 
+def predicted(text: str) -> None:
+    names = text.split()
+    table = tables.Table("odd", tables.JSONL, {}, iter(()))
+    table.names = names
+    row = Row(1, dict.fromkeys(names, "a"), "a", {"label": "a", "probabilities": {"a": 1.0}})
+    WRITERS_OF_PREDICTIONS[".csv"](StringIO(), iter([row]), table)
+
+
 def found_in(text: str) -> None:
     hits.snippet("a cat of x1", text)
     hits.word_shares("a cat of x1", [text])
@@ -401,6 +420,7 @@ ENTRIES: dict[str, Entry] = {
     "several labels": Entry(lambda path: list(read_labelled_rows(path, several=True)), LABELS),
     "spellings of labels": Entry(lambda text: Classes(text.split()), {"words": TEXTS["words"]}),
     "columns": Entry(all_of(read_columns), LABELS),
+    "predictions": Entry(predicted, {"words": TEXTS["words"]}),
     "a line of code": Entry(blocks.code, {"tabs": lambda n: "x =" + "\t" * n}, blocks._LONGEST_HEAD),
     "sentences": Entry(sentences, MEANING | strings(". ", "!", "\n", ")", "A")),
     **{
