@@ -27,6 +27,7 @@ SEVERAL = (tuple, list, set, frozenset)
 # A wider confusion matrix is shown as a list of the most frequent mistakes.
 WIDEST_MATRIX = 20
 MOST_MISTAKES = 20
+MOST_LABEL = 1000
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,9 @@ def require_labels(labels: Iterable[Any]) -> None:
             if isinstance(label, str) and not remedy:
                 remedy = f" of the class {type(label).__name__}; give str(label)"
             raise InputError(f"labels must be strings, finite numbers or booleans, got {quoted(label)}{remedy}")
+        # An array of strings takes the longest one's room for each.
+        if isinstance(label, str) and len(label) > MOST_LABEL:
+            raise InputError(f"a label must have at most {MOST_LABEL:,} characters, got {quoted(label)}")
         kinds.add(type(label))
     if len(kinds) > 1 and kinds != {int, float}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))

@@ -5,13 +5,13 @@ import os
 import re
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio import to_process
@@ -186,7 +186,7 @@ class ServedIndex:
         self._analysing = ThreadPoolExecutor(ANALYSES, "ctx-embed-analyse")
         self._processes = anyio.CapacityLimiter(ANALYSES)
         self._results: dict[Hashable, bytes] = {}
-        self._computing: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._computing = WeakValueDictionary[Hashable, asyncio.Lock]()
 
     async def search(self, query: Any, alone: bool, **options: Any) -> list[tuple[bytes, Hits]]:
         """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
@@ -248,7 +248,9 @@ class ServedIndex:
         Another process does it, and ends when the request does.
         """
         key = work, options, await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
-        async with self._computing[work]:
+        # Held by those who wait alone.
+        lock = self._computing.setdefault(key, asyncio.Lock())
+        async with lock:
             if key not in self._results:
                 # Start the process in a task of its own: cancelling a task during the start would leave the process.
                 await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))

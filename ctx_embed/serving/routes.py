@@ -174,14 +174,19 @@ async def classify(request: Request, body: ClassifyBody) -> Answer:
     service = service_of(request)
     classifier = model_named("classifier", body.model, service.classifiers, "--model FOLDER")
     service.require_texts(body.input, "input")
-    labels, (probabilities,) = classifier.labels, await classifier(body.input)
-    data = []
-    for place, row in enumerate(probabilities.tolist()):
-        best = max(range(len(labels)), key=row.__getitem__)
-        predictions = [{"label": label, "score": score} for label, score in zip(labels, row, strict=True)]
-        best_label = {"prediction": labels[best], "score": row[best], "predictions": predictions}
-        data.append({"object": "classification", "index": place, **best_label})
-    return Answer({"model": body.model, "data": data})
+    (probabilities,) = await classifier(body.input)
+
+    def classified(row: list[float]) -> dict[str, Any]:
+        predictions = [{"label": label, "score": score} for label, score in zip(classifier.labels, row, strict=True)]
+        best = predictions[row.index(max(row))]
+        return {"prediction": best["label"], "score": best["score"], "predictions": predictions}
+
+    results = (
+        {"object": "classification", "index": place, **classified(row.tolist())}
+        for place, row in enumerate(probabilities)
+    )
+    data = await asyncio.to_thread(json_list, results, service.settings.answer_bytes)
+    return Answer(b'{"model":%b,"data":%b}' % (dumps(body.model), data))
 
 
 # Indexes

@@ -503,6 +503,8 @@ def test_a_label_means_the_class_that_is_spelled_alike_and_labels_are_of_one_typ
     for labels in (["a", "01"], [1, 2.5], [True, False], []):
         require_labels(labels)
     assert error(require_labels, [True, 1]) == "labels must be of one type, got bool, int"
+    require_labels(["a" * 1000])
+    assert "at most 1,000 characters" in error(require_labels, ["b", "a" * 1001])
     for label in (None, float("nan"), float("inf"), b"a", ("a",)):
         said = f"labels must be strings, finite numbers or booleans, got {label!r}"
         assert error(require_labels, ["a", label]) == said

@@ -774,6 +774,9 @@ def test_cells_too_many_or_too_few_at_the_right(file):
         {"year": 3},
         {"year": 4, "column 3": "x"},
     ]
+    # A word in a row that ends early makes a column one of words, too.
+    cells = [each.metadata["n"] for each in read(file("text,n,\na,1,\nb,x\n", "a.csv"))]
+    assert cells == ["1", "x"]
     assert "line 2: 1 field, but the header has 3" in error(read, file("text,n,\na\n", "a.csv"))
     assert "line 2: 4 fields, but the header has 3" in error(read, file("text,n,\na,1,,x\n", "a.csv"))
 

@@ -348,6 +348,16 @@ def test_topics_are_computed_once_for_all_visitors(busy, large):
     assert analysing(busy)[process] > spent + 0.1
 
 
+def test_topics_of_other_numbers_do_not_wait_for_each_other(busy):
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(post, f"{busy.url}{NAME}/topics", json={"count": count, "seed": 1}) for count in (5, 6)]
+        deadline = time.monotonic() + 60
+        while len(analysing(busy)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert [len(answer.result().json()["topics"]) for answer in answers] == [5, 6]
+
+
 def test_an_analysis_ends_when_nobody_waits_for_it(large):
     with serving(large, "--timeout", 0.5) as server:
         answer = post(f"{server.url}{NAME}/topics", json={})
