@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import zipfile
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
+from xml.parsers import expat
 from xml.sax.saxutils import escape
 
 import click
@@ -40,10 +41,7 @@ if TYPE_CHECKING:
 AT_ONCE = 8192
 # Maximum rows of a sheet and characters of a cell in Excel.
 MOST_ROWS, MOST_CHARACTERS = 1 << 20, 32_767
-# Parts of a workbook's XML: rows and cells with their places, and the range of a sheet.
-_ELEMENT = r"<(?P<prefix>(?:\w+:)?)%s\b(?P<attributes>[^>]*?)(?:/>|>(?P<content>.*?)</(?P=prefix)%s>)"
-ROW, CELL = (re.compile((_ELEMENT % (name, name)).encode(), re.DOTALL) for name in ("row", "c"))
-PLACE = re.compile(rb"""\br=["'](?P<column>[A-Z]*)(?P<row>\d+)["']""")
+# The range of a sheet.
 DIMENSION = re.compile(rb"<(?:\w+:)?dimension\b[^>]*>")
 # Workbooks that end in .xlsx have no macros.
 MACROS = "vbaProject.bin"
@@ -225,33 +223,55 @@ def _with_cells(sheet: bytes, added: Mapping[int, Sequence[Any]]) -> bytes:
     """Return a sheet with cells behind the last column that is filled; row 0 stands for the first filled one."""
     from openpyxl.utils import column_index_from_string, get_column_letter
 
-    lines: dict[int, tuple[re.Match[bytes], dict[int, re.Match[bytes]]]] = {}
-    number = 0
-    for row in ROW.finditer(sheet):
-        stated, column = PLACE.search(row["attributes"]), 0
-        number = int(stated["row"]) if stated else number + 1
-        lines[number] = row, {}
-        for cell in CELL.finditer(row["content"] or b""):
-            stated = PLACE.search(cell["attributes"])
-            column = column_index_from_string(stated["column"].decode()) if stated else column + 1
-            lines[number][1][column] = cell
-    filled = [(row, column) for row, (_, cells) in lines.items() for column, cell in cells.items() if cell["content"]]
-    header, after = min(filled)[0], max(column for _, column in filled) + 1
+    # Where the cells of a row stand, by their columns.
+    lines: dict[int, dict[int, slice]] = defaultdict(dict)
+    filled = set[tuple[int, int]]()
+    row, column, start, prefix = 0, 0, 0, ""
+    parser = expat.ParserCreate()
+
+    def begin(name: str, attributes: Mapping[str, str]) -> None:
+        nonlocal row, column, start, prefix
+        kind = name.rpartition(":")[2]
+        if kind == "row":
+            row, column = int(attributes.get("r", row + 1)), 0
+        elif kind == "c":
+            letters = attributes.get("r", "").rstrip("0123456789")
+            column, start = column_index_from_string(letters) if letters else column + 1, parser.CurrentByteIndex
+            prefix = name[:-1]
+        elif kind in ("v", "is", "f"):
+            filled.add((row, column))
+
+    def end(name: str) -> None:
+        if name == f"{prefix}c":
+            # After an empty cell, or before the tag that closes one.
+            stop, tag = parser.CurrentByteIndex, f"</{name}".encode()
+            lines[row][column] = slice(start, sheet.index(b">", stop) + 1 if sheet.startswith(tag, stop) else stop)
+
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
+    try:
+        parser.Parse(sheet, True)
+        header, after = min(filled)[0], max(column for _, column in filled) + 1
+        if absent := added.keys() - lines.keys() - {0}:
+            raise ValueError(f"no cells of row {min(absent)}")
+    except (expat.ExpatError, ValueError) as error:
+        raise InputError(f"a sheet of the workbook cannot get more columns ({error}); write .csv") from None
     parts, at = [], 0
     for number, values in sorted((number or header, values) for number, values in added.items()):
-        row, cells = lines[number]
-        written = {column: cell[0] for column, cell in cells.items()}
+        cells = lines[number]
+        written = {column: sheet[cell] for column, cell in cells.items()}
         for column, value in enumerate(values, after):
             text = _shown(number, value)
-            shown = f"<{{0}}v>{text}</{{0}}v>"
+            shown = f"<{prefix}v>{text}</{prefix}v>"
             if isinstance(text, str):
-                shown = f'<{{0}}is><{{0}}t xml:space="preserve">{escape(text)}</{{0}}t></{{0}}is>'
+                shown = f'<{prefix}is><{prefix}t xml:space="preserve">{escape(text)}</{prefix}t></{prefix}is>'
             kind = ' t="inlineStr"' * isinstance(text, str)
             place = f"{get_column_letter(column)}{number}"
-            xml = f'<{{0}}c r="{place}"{kind}>{shown}</{{0}}c>'
-            written[column] = xml.replace("{0}", row["prefix"].decode()).encode()
-        parts += [sheet[at : row.start("content")], *(written[column] for column in sorted(written))]
-        at = row.end("content")
+            written[column] = f'<{prefix}c r="{place}"{kind}>{shown}</{prefix}c>'.encode()
+        parts += [
+            sheet[at : min(cell.start for cell in cells.values())],
+            *(written[column] for column in sorted(written)),
+        ]
+        at = max(cell.stop for cell in cells.values())
     # The range of the sheet, which may be missing, has grown.
     return DIMENSION.sub(b"", b"".join([*parts, sheet[at:]]), count=1)
 

@@ -248,8 +248,7 @@ class ServedIndex:
         Another process does it, and ends when the request does.
         """
         key = work, options, await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
-        # Held by those who wait alone.
-        lock = self._computing.setdefault(key, asyncio.Lock())
+        lock = self._computing.setdefault(key, asyncio.Lock())  # Held by those who wait alone.
         async with lock:
             if key not in self._results:
                 # Start the process in a task of its own: cancelling a task during the start would leave the process.

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import TextClassifier
-from ctx_embed.cli.predict import MACROS, MACROS_OF_TYPE, Row
+from ctx_embed.cli.predict import MACROS, MACROS_OF_TYPE, Row, _with_cells
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.reading.rows import read_documents
 from ctx_embed.reading.tables import ReadingWarning
 from tests.helpers.cli import Command, file
+from tests.helpers.errors import error
 
 COMMAND = Command("predict")
 run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
@@ -317,3 +318,14 @@ def test_texts_of_unknown_tokens_give_a_warning(model):
     for device in ((), ("--device", "cpu")):
         with pytest.warns(UnknownTextsWarning, match="2 of 3 texts have too few words"):
             succeeds(model, file("ru.txt", "Привет как дела", "Ночь была темна", "good film"), *device)
+
+
+def test_cells_are_added_to_a_sheet_as_its_xml_has_them():
+    sheet = b"<s><!-- <row r='1'> --><row r='2'><c r='B2' a='>'><v>1</v></c><c r='A2'/></row><row><c/><c/></row></s>"
+    assert _with_cells(sheet, {0: ["a<"], 3: [0.5]}) == (
+        b"<s><!-- <row r='1'> --><row r='2'><c r='A2'/><c r='B2' a='>'><v>1</v></c>"
+        b'<c r="C2" t="inlineStr"><is><t xml:space="preserve">a&lt;</t></is></c></row>'
+        b'<row><c/><c/><c r="C3"><v>0.5</v></c></row></s>'
+    )
+    for content, said in ((sheet[:-4], "no element found"), (sheet, "no cells of row 4")):
+        assert said in error(_with_cells, content, {0: ["a"], 4: ["b"]})
