@@ -249,7 +249,7 @@ def _with_cells(sheet: bytes, added: Mapping[int, Sequence[Any]]) -> bytes:
 
     parser.StartElementHandler, parser.EndElementHandler = begin, end
     try:
-        parser.Parse(sheet, True)
+        parser.Parse(sheet.decode(), True)
         header, after = min(filled)[0], max(column for _, column in filled) + 1
         if absent := added.keys() - lines.keys() - {0}:
             raise ValueError(f"no cells of row {min(absent)}")

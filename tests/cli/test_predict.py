@@ -327,5 +327,6 @@ def test_cells_are_added_to_a_sheet_as_its_xml_has_them():
         b'<c r="C2" t="inlineStr"><is><t xml:space="preserve">a&lt;</t></is></c></row>'
         b'<row><c/><c/><c r="C3"><v>0.5</v></c></row></s>'
     )
-    for content, said in ((sheet[:-4], "no element found"), (sheet, "no cells of row 4")):
+    utf_16 = sheet.decode().encode("utf-16")
+    for content, said in ((sheet[:-4], "no element"), (sheet, "no cells of row 4"), (utf_16, "decode")):
         assert said in error(_with_cells, content, {0: ["a"], 4: ["b"]})
