@@ -24,8 +24,9 @@ help: ## this list
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
 
+# Compiled modules are kept, whatever the environment says: the tests start hundreds of processes.
 test: $(VENV)/installed-dev ## install what the tests need, and run them; WORKERS=4 for more processes
-	HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
+	HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
 
 check: lint test docs size ## what CI runs: lint, types, tests, the site, the size
 
