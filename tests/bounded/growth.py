@@ -79,9 +79,11 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
             # At one size alone, memory that leaves a cache costs more; quadratic work does at any.
             n = min(last, 2 * n)
             few, many = (seconds(entry, make, times * n) - fixed for times in (1, TIMES_SIZE))
-        # What takes no time takes little memory.
-        sizes = (part, TIMES_SIZE * part) if many > LEAST_SECONDS / TIMES_SIZE else ()
-        some, more = (memory(entry, make, size) for size in sizes) if sizes else (0, 0)
+        # What takes no time takes little memory, and much in little memory needs no look at less. What is kept after
+        # the first call counts for none.
+        more, some = memory(entry, make, TIMES_SIZE * part) if many > LEAST_SECONDS / TIMES_SIZE else 0, 0
+        if more > TIMES_COST * LEAST_BYTES:
+            some, more = (memory(entry, make, size) for size in (part, TIMES_SIZE * part))
     finally:
         gc.enable()
     return n, many / max(few, least), more / max(some, LEAST_BYTES)
