@@ -77,9 +77,12 @@ function element(name, className, ...inside) {
   return made;
 }
 
-/** Return titles without the end that most of them share, such as the name of the site. */
+/** The end of a title, such as the name of the site. */
+const END = /\s+[\u2014\u2013|\u00b7:-]\s+.*$/s;
+
+/** Return titles without the end that most of them share. */
 function withoutSharedEnd(titles) {
-  const ends = titles.map((title) => title.match(/\s+[\u2014\u2013|\u00b7:-]\s+.*$/s)?.[0] ?? "");
+  const ends = titles.map((title) => title.match(END)?.[0] ?? "");
   const isShared = (end) => end !== "" && ends.filter((each) => each === end).length > titles.length / 2;
   return titles.map((title, place) => (titles.length > 1 && isShared(ends[place]) ? title.slice(0, -ends[place].length) : title));
 }
@@ -205,7 +208,9 @@ export class CtxSearch extends HTMLElement {
       const title = element("h2", "", titles[place]);
       title.id = `page-${place}`;
       const links = some.map((hit) => {
-        const link = element("a", "", element("span", "heading", ...(hit.heading ? hit.above.map(shown) : [titles[place]])), element("span", "snippet", ...hit.snippet.map(shown)));
+        // The title stands above.
+        const isNew = !["", hit.title, hit.title.replace(END, "")].includes(hit.heading);
+        const link = element("a", "", ...(isNew ? [element("span", "heading", ...hit.above.map(shown))] : []), element("span", "snippet", ...hit.snippet.map(shown)));
         const address = new URL(hit.url, base);
         // An index of something else than pages may hold any address.
         if (/^https?:$/.test(address.protocol)) link.href = address.href;

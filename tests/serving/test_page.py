@@ -98,7 +98,7 @@ def folder(tmp_path_factory) -> Path:
     browsing.make_index(path, "house")
     browsing.make_index(path, "letters", kind="letter")
     with SearchIndex.create(path / "manual", chunk="passages:24") as index:
-        index.add([MANUAL], ids=["m"], metadata=[{"source": "manual.md", "line": 1}])
+        index.add([MANUAL], ids=["m"], metadata=[{"title": "Heating", "source": "manual.md", "line": 1}])
         index.add(["The cat sleeps."], ids=["cat"])
     with SearchIndex.create(path / "code") as index:
         long = CODE + "\n\ndef unlike():\n    pass\n" * 20
@@ -382,6 +382,8 @@ def test_passages_of_a_document_stand_together_at_their_places_without_markup(vi
     manual = hits(page, 2).first
     expect(manual.locator(".further").nth(1)).to_be_visible()
     expect(manual.locator(".place", has_text="line 9, Leaks")).to_be_visible()
+    # The title is a heading, too, which stands above.
+    expect(manual.locator(".place", has_text=re.compile("line 1$"))).to_be_visible()
     shown = manual.inner_text()
     assert not re.search(r"\*\*|==|##|`|\]\(", shown), shown
     assert "close the main tap" in shown

@@ -100,13 +100,17 @@ def test_an_address_may_hold_the_query_and_other_letters_are_read(page, site):
     page.goto(f"{site[0]}/?q=caf%C3%A9+t%C3%B6m\u00e4toes")
     expect(page.locator("ctx-search .found")).to_be_visible()
     expect(page.get_by_role("searchbox")).to_have_value("caf\u00e9 t\u00f6m\u00e4toes")
-    expect(page.locator("ctx-search .found a .heading", has_text="Vegetable beds")).to_be_visible()
+    expect(page.locator("ctx-search section", has_text="Tomatoes").locator("h2")).to_have_text("Vegetable beds - The House")
 
 
 def test_a_later_query_reads_little(page, site):
     box, sent = page.get_by_role("searchbox"), site[1]
     box.fill("where is the lawn mower")
-    expect(page.locator("ctx-search .found a .heading").first).to_have_text("Tools")
+    first = page.locator("ctx-search .found section").first
+    expect(first.locator("h2")).to_have_text("Tools - The House")
+    # The page's title is its heading, too.
+    expect(first.locator(".snippet")).to_contain_text("Spades, rakes")
+    expect(first.locator(".heading")).to_have_count(0)
     del sent[:]
     box.fill("where are the spades")
     expect(page.locator("ctx-search mark", has_text="Spades")).to_be_visible()
@@ -193,7 +197,7 @@ def test_enter_opens_no_hit_of_the_query_before(page, site):
     freed.append(True)
     for route in held:
         route.continue_()
-    expect(page.locator("ctx-search .found a .heading").first).to_have_text("Tools")
+    expect(page.locator("ctx-search .found h2").first).to_have_text("Tools - The House")
     page.unroute_all()
 
 

@@ -37,7 +37,7 @@ function origin({ metadata, location }, fileOf) {
     page != null && `page ${valueText(page)}`,
     line != null && `line ${valueText(line)}`,
     address && !LINK.test(web) && /\.zip\//i.test(source) && "opens the zip",
-    location?.heading,
+    location?.heading !== title && location?.heading,
   ].filter(Boolean);
   const target = Number.isInteger(page) && !address.includes("#") ? `${address}#page=${page}` : address;
   return { name, node: address ? opening(name, target) : name, place: place.join(", ") };
