@@ -653,12 +653,12 @@ def _header_error(
 
 
 def _lacking(row: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
-    """Return an error message if a row lacks a needed field, or None."""
-    for name, option in needed.items():
-        if outermost(row, name) is None:
-            names = listed_names(dotted(row), repr)
-            return f"no field {quoted(name)} (fields: {names}){f'; name the right one with {option}' if option else ''}"
-    return None
+    """Return an error message if a row lacks needed fields, or None."""
+    if not (lacking := {name: option for name, option in needed.items() if outermost(row, name) is None}):
+        return None
+    said = f"no field {listed_names(lacking, quoted)} (fields: {listed_names(dotted(row), repr)})"
+    options, ones = dict.fromkeys(filter(None, lacking.values())), "ones" if len(lacking) > 1 else "one"
+    return f"{said}; name the right {ones} with {', '.join(options)}" if options else said
 
 
 def dotted(row: Mapping[str, Any]) -> dict[str, Any]:

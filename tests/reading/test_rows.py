@@ -402,6 +402,11 @@ def test_labelled_tables(file, standard_input, name, content):
 def test_labelled_tables_that_cannot_be_used(file):
     for name, content, message in [
         ("a.csv", "text,stars\ngood,1\n", ": no field 'label' (fields: 'text', 'stars'); name the right one with"),
+        (
+            "a.csv",
+            "body,stars\ngood,1\n",
+            ": no field 'text', 'label' (fields: 'body', 'stars'); name the right ones with --field, --label-field",
+        ),
         ("a.csv", "text,label\ngood,1\nbad, \n", ", line 3: the label 'label' is empty"),
         ("a.jsonl", '{"text": "x", "label": null}\n', ", line 1: the label 'label' is empty"),
     ]:
