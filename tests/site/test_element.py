@@ -100,7 +100,8 @@ def test_an_address_may_hold_the_query_and_other_letters_are_read(page, site):
     page.goto(f"{site[0]}/?q=caf%C3%A9+t%C3%B6m\u00e4toes")
     expect(page.locator("ctx-search .found")).to_be_visible()
     expect(page.get_by_role("searchbox")).to_have_value("caf\u00e9 t\u00f6m\u00e4toes")
-    expect(page.locator("ctx-search section", has_text="Tomatoes").locator("h2")).to_have_text("Vegetable beds - The House")
+    beds = page.locator("ctx-search section", has_text="Tomatoes")
+    expect(beds.locator("h2")).to_have_text("Vegetable beds - The House")
 
 
 def test_a_later_query_reads_little(page, site):
