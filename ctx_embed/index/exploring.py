@@ -2,7 +2,7 @@
 
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -60,9 +60,8 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
             # Earlier pairs win ties.
             lowest = best[0][0] if len(best) == most else threshold
             for score, left, right in near_pairs(view, some, lowest, firsts, most):
-                heapq.heappush(best, (score, -left, -right))
-                if len(best) > most:
-                    heapq.heappop(best)
+                push = heapq.heappush if len(best) < most else heapq.heappushpop
+                push(best, (score, -left, -right))
             meter.update(len(some))
     passages = view.store.fetch({-row for _, *rows in best for row in rows})
     found = [(score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)]
@@ -70,20 +69,17 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 
 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
-    """Yield the best pairs, at least ``most``, of ascending rows with other documents: cosine, row, later row."""
+    """Yield the best pairs of ascending rows with other documents, ``most`` of each block: cosine, row, later row."""
     documents: Any = partial(np.searchsorted, firsts, side="right")
     # FAISS would take longer up to some 200,000 passages, and miss pairs.
     vectors = view.vectors.get(rows)
     for others, of_others in view.vectors.blocks(int(rows[0]) - 1):
-        scores = vectors @ of_others.T
+        scores = np.clip(vectors @ of_others.T, -1, 1)
         wanted = (scores >= threshold - 1e-6) & (others > rows[:, None])
         wanted &= documents(others) != documents(rows)[:, None]
-        found = scores[wanted]
-        if len(found) > most:
-            wanted &= scores >= np.partition(found, -most)[-most]
-        for place, column in np.argwhere(wanted):
-            score = float(np.clip(scores[place, column], -1, 1))
-            yield max(score, threshold), int(rows[place]), int(others[column])
+        best = np.argsort(-scores[wanted], kind="stable")[:most]  # Of equal pairs, the first ones.
+        for place, column in np.argwhere(wanted)[best]:
+            yield max(float(scores[place, column]), threshold), int(rows[place]), int(others[column])
 
 
 @dataclass(frozen=True)
@@ -120,31 +116,33 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     typical = _typical_words(view, live, topic_of, clusters)
     sizes = np.bincount(topic_of, minlength=clusters)
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
-    firsts = store.firsts()[:, 0]
     # The topic of each document is that of most of its passages, or of the first of equally many.
-    _, documents = np.unique(np.searchsorted(firsts, live, side="right"), return_inverse=True)
+    _, documents = np.unique(np.searchsorted(store.firsts()[:, 0], live, side="right"), return_inverse=True)
     pairs, first, counts = np.unique(documents * clusters + topic_of, return_index=True, return_counts=True)
-    order = np.lexsort((first, -counts, pairs // clusters))
-    _, best = np.unique(pairs[order] // clusters, return_index=True)
-    topic_of_document = pairs[order][best] % clusters
+    pairs = pairs[np.lexsort((first, -counts, pairs // clusters))]
+    main = pairs[np.unique(pairs // clusters, return_index=True)[1]] % clusters
     ids = store.ids_matching()
-    topics: list[Topic] = []
+    topics: dict[str, Topic] = {}
+    # The passages of each topic, the most central first, and its documents.
+    members = np.split(np.lexsort((-nearness, topic_of)), np.cumsum(sizes))
+    owned = np.split(np.argsort(main, kind="stable"), np.cumsum(np.bincount(main, minlength=clusters)))
     for number, topic in enumerate(by_size, 1):
         label = " ".join(typical[topic][:LABEL_WORDS])
-        if not label or any(label == earlier.label for earlier in topics):
+        if not label or label in topics:
             label = f"{label or 'topic'} {number}"
-        members = np.flatnonzero(topic_of == topic)
-        central = live[members[np.argsort(-nearness[members], kind="stable")[:CANDIDATES]]]
+        central = live[members[topic][:CANDIDATES]]
         vectors, passages = view.vectors.get(central), list(store.fetch(central.tolist()).values())
         examples: dict[str, int] = {}
         for place, (_, _, text) in enumerate(passages):
             # Vectors of texts that the model cannot read are zero.
             if text not in examples and all(vectors[place] @ vectors[other] < SAME for other in examples.values()):
                 examples[text] = place
-        named = [(passages[place].document.id, text) for text, place in examples.items()][:CENTRAL_DOCUMENTS]
-        own = [ids[place] for place in np.flatnonzero(topic_of_document == topic)]
-        topics.append(Topic(int(sizes[topic]), typical[topic], named, label, own))
-    return topics
+            if len(examples) == CENTRAL_DOCUMENTS:
+                break
+        named = [(passages[place].document.id, text) for text, place in examples.items()]
+        own = [ids[place] for place in owned[topic]]
+        topics[label] = Topic(int(sizes[topic]), typical[topic], named, label, own)
+    return list(topics.values())
 
 
 def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters: int) -> list[list[str]]:
@@ -159,26 +157,28 @@ def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters
         from sklearn.feature_extraction.text import CountVectorizer
     except ModuleNotFoundError:
         raise InputError("topics need scikit-learn: pip install scikit-learn") from None
-
     chosen = spread(np.arange(len(live)), SAMPLED_PASSAGES)
     passages = view.store.fetch(live[chosen].tolist())
     vectorizer = CountVectorizer(stop_words="english", token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
     try:
         counts = vectorizer.fit_transform([passage.text for passage in passages.values()])
-    except ValueError:
-        # The texts have no words.
+    except ValueError:  # The texts have no words.
         return [[] for _ in range(clusters)]
-    frequency = np.stack([np.ravel(counts[topic_of[chosen] == topic].sum(axis=0)) for topic in range(clusters)])
-    average = frequency.sum() / clusters
-    weights = frequency * np.log(1 + average / np.maximum(frequency.sum(axis=0), 1))
-    # Frequencies (topics, words) relative to those in all topics together.
-    ratios = frequency / np.maximum(frequency.sum(axis=1, keepdims=True), 1) * frequency.sum() / frequency.sum(axis=0)
-    shared = (ratios[frequency.any(axis=1)] >= 0.5).mean(axis=0) > 0.5
-    others = np.where(shared & (ratios < 3), 0, weights)
-    weights = np.where(others.any(axis=1, keepdims=True), others, weights)
-    names: Sequence[str] = vectorizer.get_feature_names_out()
-    best = np.argsort(-weights, axis=1, kind="stable")[:, :TYPICAL_WORDS]
-    return [[str(names[word]) for word in row if weights[topic, word] > 0] for topic, row in enumerate(best)]
+    # Only of words that a topic has: an array of all topics and words would fill the memory.
+    in_topic = type(counts)((np.ones_like(chosen), (topic_of[chosen], np.arange(len(chosen)))), (clusters, len(chosen)))
+    found = (in_topic @ counts).tocoo()
+    topic, word, frequency = found.row, found.col, found.data
+    of_topic, of_word = np.bincount(topic, frequency, clusters), np.bincount(word, frequency)
+    weights = frequency * np.log(1 + frequency.sum() / clusters / of_word[word])
+    # Frequencies relative to those in all topics together.
+    ratios = frequency / of_topic[topic] * frequency.sum() / of_word[word]
+    shared = np.bincount(word, ratios >= 0.5) / np.count_nonzero(of_topic) > 0.5
+    kept = ~shared[word] | (ratios >= 3)
+    kept |= np.bincount(topic, kept, clusters)[topic] == 0
+    order = np.lexsort((word, -weights, topic))
+    order = order[kept[order]]
+    names = np.split(vectorizer.get_feature_names_out()[word[order]], np.searchsorted(topic[order], range(1, clusters)))
+    return [list(map(str, some[:TYPICAL_WORDS])) for some in names]
 
 
 @dataclass(frozen=True)

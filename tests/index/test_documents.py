@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -327,6 +328,23 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):
     assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
     assert len(looked_at) < 200 < len(every)
     assert len(index.duplicates(-1, 10**6)) == len(every)
+    # Nor does one text of many documents: the pairs of the first ones win.
+    index.delete(index.ids())
+    index.add(["Page not found."] * 400, list(range(400)))
+    del looked_at[:]
+    assert [(pair.left, pair.right) for pair in index.duplicates(0.9, 10)] == [(0, later) for later in range(1, 11)]
+    assert len(looked_at) < 3000
+
+
+def test_many_topics_take_no_more_memory_than_the_words_they_have(index):
+    words = map("".join, itertools.product("abcdefghij", repeat=5))
+    texts = [" ".join(itertools.islice(words, 20)) for _ in range(1000)]
+    index.add(texts, embeddings=np.random.default_rng(0).standard_normal((len(texts), 8)))
+    index.topics(2)
+    tracemalloc.start()
+    assert all(len(topic.words) == 8 for topic in index.topics(500))
+    assert tracemalloc.get_traced_memory()[1] < 60e6
+    tracemalloc.stop()
 
 
 def test_fields_have_types_ranges_and_values_and_similarities_explanations(tmp_path):
