@@ -62,9 +62,12 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt requirement
 	$(BIN)/python -m pip install --quiet --no-deps .
 	touch $@
 
+# Pinned versions need no resolver, so three processes share them; the second pip adds the project and what they lack.
 # Compiled with all processors; pip would take two minutes with one. Some files are templates, and no Python; a third of
 # all are API clients and models that nothing here imports.
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(PERMISSIVE))
+	rm -rf $(VENV)/pins && mkdir $(VENV)/pins && awk '{ print > ("$(VENV)/pins/" NR % 3) }' constraints.txt
+	ls $(VENV)/pins/* | xargs -P 3 -n 1 $(BIN)/python -m pip install --quiet --no-compile --no-deps -r || true
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,papers]" $(addprefix -e ,$(PERMISSIVE))
 	$(BIN)/python -m compileall -q -j 0 -x '/tests?/|/kubernetes/|/transformers/models/' $(VENV)/lib >/dev/null 2>&1 || true
 	touch $@
