@@ -22,8 +22,8 @@ SHORT_BODY = 1 << 20
 BODIES, ANSWERS = 8, 4
 # Seconds in which a body must arrive, unless the time limit of a request is lower.
 BODY_SECONDS = 30.0
-# Maximum number of commas, and of opening brackets, in a body: parsing more values would delay other requests.
-MOST_COMMAS, MOST_BRACKETS = 700_000, 200_000
+# Maximum number of commas, opening brackets and fields in a body: parsing more values would delay other requests.
+MOST_COMMAS, MOST_BRACKETS, MOST_FIELDS = 700_000, 200_000, 200_000
 # Number of bytes to give to a connection at a time. For a slow reader, the rest of an answer waits here and not in the
 # connection's buffer.
 PIECE = 1 << 16
@@ -67,12 +67,11 @@ class Gate:
                 scope["state"]["key"] = key
             if scope["method"] == "POST":
                 body = await self._body(Headers(scope=scope), path, receive)
-            if body.count(b",") > MOST_COMMAS or body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
-                reason = (
-                    f"the body must have at most {MOST_COMMAS:,} commas and {MOST_BRACKETS:,} opening brackets; "
-                    "send several requests"
-                )
-                raise ApiError(413, reason, "too_many_values")
+            commas, brackets = body.count(b","), body.count(b"[") + body.count(b"{")
+            # Texts have colons, too: only as many commas make them fields.
+            if commas > MOST_COMMAS or brackets > MOST_BRACKETS or min(commas, body.count(b":")) > MOST_FIELDS:
+                most = f"{MOST_COMMAS:,} commas, {MOST_BRACKETS:,} opening brackets and {MOST_FIELDS:,} fields"
+                raise ApiError(413, f"the body must have at most {most}; send several requests", "too_many_values")
             if path == "/metrics":
                 return await self.app(scope, receive, send)
             if self.requests >= self.settings.max_requests:

@@ -181,8 +181,8 @@ class Body(BaseModel):
         """Return the fields without all unknown ones but the first: an error for each of thousands takes seconds."""
         if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
             return values
-        unknown = [name for name in values if name not in cls.model_fields]
-        return {name: value for name, value in values.items() if name in cls.model_fields or name == unknown[0]}
+        chosen = [*cls.model_fields, next(name for name in values if name not in cls.model_fields)]
+        return {name: values[name] for name in chosen if name in values}
 
 
 class JsonRequest(Request):

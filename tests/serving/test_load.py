@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.serving.gate import MOST_BRACKETS, MOST_COMMAS
+from ctx_embed.serving.gate import MOST_BRACKETS, MOST_COMMAS, MOST_FIELDS
 from tests.serving.server import Server, get, make_index, post, serving, serving_settings
 
 WORDS = ["prices", "rise", "faster", "than", "wages", "cat", "sat", "mat", "film", "joy", "scene", "dull", "garden"]
@@ -95,7 +95,8 @@ LARGEST = {
     "zero-width characters": ("/v1/embeddings", {"model": "default", "input": "\u200b\xad" * 500_000}, 200),
     "quotation marks": (SEARCH, {"query": '"' * 200_000, "mode": "hybrid"}, None),
     "a name of 15 MB": ("/v1/embeddings", {"model": "m" * 15_000_000, "input": "x"}, 404),
-    "unknown fields": ("/v1/embeddings", {f"field {n}": 1 for n in range(30_000)}, 400),
+    "unknown fields": ("/v1/embeddings", {f"field {n}": 1 for n in range(MOST_FIELDS)}, 400),
+    "too many fields": ("/v1/embeddings", {f"field {n}": 1 for n in range(500_000)}, 413),
     "halves of emoji": ("/v1/embeddings", {"model": "default", "input": ["\ud83d"] * 30_000}, 422),
 }
 
