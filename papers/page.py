@@ -19,7 +19,7 @@ from papers.catalogue import EXPERIMENTS
 from papers.classifier_cells import INITIAL
 from papers.complexity import EXPONENTS, ORDERS
 from papers.experiment import UNKNOWN, Cell, Figures, Found, Outcome
-from papers.lama import BERT, COUNTED, COUNTS, CTX, GRU, LAMA, OURS, SAN, SYSTEMS, TE
+from papers.lama import BERT, COUNTED, COUNTS, CTX, GRU, LAMA, ON_IMDB, OURS, SAN, SYSTEMS, TE
 from papers.tables import PUBLISHED_ACCURACY, SCRATCH, SIZES, TABLE4_TASKS, TRANSFORMER
 from papers.variants import MATRICES
 
@@ -222,11 +222,15 @@ def _lama_table3() -> list[str]:
 
 
 def _lama_figure3() -> list[str]:
-    found = found_in("lama-figure3")
-    by_system = [
-        [system, *(accuracy(found[system, f"{n} head{'s'[: n - 1]}"]) for n in COUNTS)] for system in (LAMA, SAN, TE)
+    found, columns = found_in("lama-figure3"), [f"{n} head{'s'[: n - 1]}" for n in COUNTS]
+    by_system = [[system, *(accuracy(found[system, column]) for column in columns)] for system in (LAMA, SAN, TE)]
+    of_imdb = [found[ON_IMDB, column] for column in columns]
+    by_epoch: list[list[object]] = [
+        [f"epoch {number}", *(f"{each:.1f}" for each in of_epoch)]
+        for number, of_epoch in enumerate(zip(*(figures["valid"] for figures in of_imdb), strict=True), 1)
     ]
-    return [table(["heads", *COUNTS], by_system)]
+    by_epoch.append(["test part, best epoch", *map(accuracy, of_imdb)])
+    return [table(["heads", *COUNTS], by_system), table(["heads, LAMA on IMDB", *COUNTS], by_epoch)]
 
 
 def _lama_figure4() -> list[str]:
@@ -323,20 +327,26 @@ def filled(page: str) -> str:
 def store(path: Path) -> None:
     """Store a results.json under the name of its experiment and options, a line for each cell.
 
-    Cells that it did not compute stay as they are if they were recorded from an earlier page.
+    Cells that it did not compute stay as they are, with the commits and processors that computed them.
     """
     run = json.loads(path.read_text(encoding="utf-8"))
+    # The page makes it of all cells.
+    del run["claim"]
     words = shlex.split(run["command"])[3:]
     name = "-".join(word.removeprefix("--") for word in words if word != "--option" and not word.startswith("start="))
     before = stored(name) if (RESULTS / f"{name}.json").exists() else {"cells": []}
-    recorded = {cell["cell"]: cell for cell in before["cells"] if "recorded" in cell}
+    earlier = {cell["cell"]: cell for cell in before["cells"]}
     for cell in run["cells"]:
         cell.pop("parts")
+    kept = [cell["cell"] for cell in run["cells"] if not cell["figures"] and cell["cell"] in earlier]
     run["cells"] = [
-        cell if cell["figures"] else recorded[cell["cell"]]
+        earlier[cell["cell"]] if cell["cell"] in kept else cell
         for cell in run["cells"]
-        if cell["figures"] or cell["cell"] in recorded
+        if cell["figures"] or cell["cell"] in kept
     ]
+    if any("recorded" not in earlier[cell] for cell in kept):
+        for key in ("commit", "processor"):
+            run[key] = ", ".join(dict.fromkeys([*before[key].split(", "), *run[key].split(", ")]))
     if any("recorded" in cell for cell in run["cells"]):
         run["recorded"] = before["recorded"]
     cells = [json.dumps(cell, ensure_ascii=False) for cell in run.pop("cells")]
