@@ -244,8 +244,11 @@ LAMA_FIGURE3 = Experiment(
     (TRAINING, *CHOICES, "A head of TE has m / heads features.", "On IMDB: 5 epochs.", UNKNOWN_FIGURES),
     ("system", "heads"),
     tuple(
-        Cell(row, _heads(count), _settings(*of, heads=count))
-        for row, of in {**{system: (system, "R8") for system in (LAMA, SAN, TE)}, ON_IMDB: (LAMA, "IMDB", 5)}.items()
+        Cell(row, _heads(count), _settings(system, task, epochs, heads=count))
+        for row, system, task, epochs in (
+            *((system, system, "R8", 0) for system in (LAMA, SAN, TE)),
+            (ON_IMDB, LAMA, "IMDB", 5),
+        )
         for count in COUNTS
     ),
     single_part,
