@@ -26,7 +26,7 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.records import FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.writer import Edit
 from ctx_embed.progress import Meter
-from ctx_embed.reading.decoding import Extracted, UnreadableFileError
+from ctx_embed.reading.decoding import MOST_BYTES, Extracted, UnreadableFileError
 from ctx_embed.reading.formats import Format, extract, format_of
 from ctx_embed.reading.opening import suffix_of
 from ctx_embed.reading.rows import in_blocks
@@ -333,7 +333,7 @@ class _Step:
                 if not file.size:
                     # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
                     raise UnreadableFileError(EMPTY, counted=not kind.apart)
-                digest = content_hash(file)
+                digest = b"" if isinstance(texts, Exception) and file.size > MOST_BYTES else content_hash(file)
                 if isinstance(texts, Exception):
                     raise texts
                 named = file._replace(source=f"{self.folder.prefix}{file.source}")
