@@ -1,9 +1,11 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import (
     accuracy_score,
@@ -32,6 +34,18 @@ NO_WORDS = [""] * 200
 def accuracy(head: Head, X, data: Labelled) -> float:
     found = head.chosen(head.logits(X, data.texts))
     return float(np.mean([a == b for a, b in zip(found, data.labels, strict=True)]))
+
+
+@pytest.mark.parametrize("size", [1, 200])
+def test_losses_are_scipys_however_large_the_logits(size):
+    logits, targets = (size * RNG.normal(size=(9, 3))).astype(np.float32), np.eye(3)[RNG.integers(3, size=9)]
+    for loss_of, log_p, p, other in (
+        (fitting.softmax_loss, special.log_softmax(logits, 1), special.softmax(logits, 1), 0),
+        (fitting.sigmoid_loss, special.log_expit(logits), special.expit(logits), special.log_expit(-logits)),
+    ):
+        loss, residual = loss_of(logits, targets)
+        assert loss == pytest.approx(-(targets * log_p + (1 - targets) * other).sum() / 9, rel=1e-5)
+        assert residual == pytest.approx(p - targets, abs=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -265,6 +279,11 @@ def test_files(tmp_path, labels):
     assert np.array_equal(loaded.logits(X, texts), head.logits(X, texts))
     assert [(type(label), label) for label in loaded.labels] == [(type(label), label) for label in labels]
     assert (loaded.multi_label, loaded.normalized, loaded.indicators) == (True, True, False)
+    of_columns = replace(head, labels=[1, 3]).for_indicators(4, 9)
+    never = pytest.approx(np.log(0.5 / 9.5))
+    assert [*of_columns.bias] == [never, 0, never, 1]
+    assert [*of_columns.neutral] == [never, 2, never, 3]
+    assert of_columns.logits(X, texts)[:, [1, 3]].tolist() == head.logits(X, texts).tolist()
     (tmp_path / "classifier.json").write_text(json.dumps({"labels": ["-", "+"]}))
     assert error(Head.load, tmp_path).startswith(f"{tmp_path}: made by another development version; make it again")
 
