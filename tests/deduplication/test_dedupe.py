@@ -226,13 +226,18 @@ def test_numbers_of_pairs_have_64_bits(tmp_path):
     assert {rows.dtype for pair in pairs for rows in pair[:2]} == {np.dtype(np.int64)}
 
 
-def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
-    texts = ["Привет, как дела", "こんにちは世界です", "مرحبا كيف حالك", "שלום מה שלומך", "Hello how are you"]
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path, count):
+    texts = [
+        *["Привет, как дела", "こんにちは世界です", "مرحبا كيف حالك", "שלום מה שלומך"][:count],
+        "Hello how are you",
+    ]
     written(tmp_path / "in.txt", texts)
     result = COMMAND.run(tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--meaning", "0.95")
     assert lines(tmp_path / "out.txt") == texts
-    named = ", ".join(map(repr, texts[:3]))
-    said = f"Warning: the model knows too few words of 4 texts ({named}, ...), so only their characters were compared\n"
+    named = repr(texts[0]) if count == 1 else f"{', '.join(map(repr, texts[:3]))}, ..."
+    of = "1 text" if count == 1 else "4 texts"
+    said = f"Warning: the model knows too few words of {of} ({named}), so only their characters were compared\n"
     assert (result.exit_code, result.stderr) == (0, said)
 
 

@@ -31,6 +31,7 @@ from papers.classifier_cells import (
 )
 from papers.experiment import Outcome, Verdict
 from papers.runner import FORMAT, CellFile, changed, chosen
+from papers.tables import OURS, SIZES, TRANSFORMER
 from tests.helpers.errors import error
 from tests.papers.conftest import silent
 
@@ -398,6 +399,26 @@ def test_the_claim_of_table_3(uniform, verdict):
     line = find_experiment("table3").claim.line(outcomes_of("table3", figures))
     assert line.startswith("The paper: a uniform first context, drawn anew for each document, spoils one step (57.9 %;")
     assert f"Measured here: 77.0 (ones), 77.0 (learned), {uniform[0]:.1f} (uniform) % with one step, " in line
+    assert line.endswith(f"**The claim {verdict}.**")
+
+
+@pytest.mark.parametrize(
+    ("ours", "ms", "verdict"),
+    [
+        (74, 5, "holds"),
+        (72, 5, "holds in part"),
+        (76, 5, "holds in part"),
+        (74, 9, "holds in part"),
+        (76, 9, "does not hold"),
+    ],
+)
+def test_the_claim_of_table_2(ours, ms, verdict):
+    figures = {
+        (system, f"{size:g} M"): {"accuracy": accuracy, "ms": of_batch}
+        for system, accuracy, of_batch in ((OURS, ours, ms), (TRANSFORMER, 74, 12))
+        for size in SIZES
+    }
+    line = find_experiment("table2").claim.line(outcomes_of("table2", figures))
     assert line.endswith(f"**The claim {verdict}.**")
 
 

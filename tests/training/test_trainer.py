@@ -1,6 +1,7 @@
 """A student is trained on texts and phrases."""
 
 import copy
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -383,8 +384,8 @@ def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(wordpiece, initi
 
 def test_more_phrases_join_pieces_and_negated_words_after_those_known():
     texts = ["the metastasis was not found", "a metastasis is not seen in the lung", "lungs and metals do not move"]
-    texts *= 30
-    words = "the was not found a is seen in lung lungs and metals do move"
+    texts = [*texts, "the lung is not 42"] * 30
+    words = "the was not found a is seen in lung lungs and metals do move 42"
     entries = ["[PAD]", "[UNK]", "meta", "##sta", "##sis", *words.split()]
     tokenizer = Tokenizer(WordPiece({entry: number for number, entry in enumerate(entries)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -396,5 +397,6 @@ def test_more_phrases_join_pieces_and_negated_words_after_those_known():
     assert "metastasis" in found
     assert not any(text.split()[-1] in ("meta", "metasta") for text in found if " " in text)
     assert "not found" in found
+    assert not any(re.search("[^a-z ]", text) for text in found)
     assert students.more_phrases(texts, tokenizer, known, 0) is known
     assert students.more_phrases([], tokenizer, None, 5) is None
