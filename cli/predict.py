@@ -165,7 +165,7 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
         label, probability, *why = row.cells(digits="")
         lines.append([label, float(probability) if probability and "," not in probability else probability, *why])
     if suffix_of(table.name) in (".xlsx", ".xlsm"):
-        added: dict[str, dict[int, list[Any]]] = {sheet: {0: header} for sheet in table.starts}
+        added: dict[str, dict[int, list[Any]]] = {sheet: {0: header} for _, sheet in table.sheets}
         for row, cells in zip(found, lines, strict=True):
             number, sheet = table.in_sheet(row.number)
             added[sheet][number] = cells

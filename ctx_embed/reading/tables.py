@@ -19,6 +19,7 @@ import re
 import shutil
 import tempfile
 import warnings
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -116,7 +117,7 @@ class Table:
             an error of the whole file, such as a field missing from its header.
         names: the columns that all rows have, if the file says so.
         notes: what people should know of how the file is read, such as an unexpected delimiter.
-        starts: the number of rows before each sheet of a spreadsheet that is read.
+        sheets: the sheets of a spreadsheet that are read, each after the number of rows before it.
     """
 
     unit = "line"
@@ -128,7 +129,7 @@ class Table:
         self.raw = raw
         self.names: list[str] = []
         self.notes: list[str] = []
-        self.starts: dict[str, int] = {}
+        self.sheets: list[tuple[int, str]] = []
 
     def warn(self) -> None:
         """Warn of the notes."""
@@ -137,9 +138,8 @@ class Table:
 
     def in_sheet(self, number: int) -> tuple[int, str]:
         """Return the number of a row in its sheet, and the sheet's name; the number itself if there are no sheets."""
-        # A copy, as another thread may read on.
-        starts = [(start, name) for name, start in list(self.starts.items()) if start < number]
-        start, sheet = max(starts, default=(0, ""))
+        place = bisect_left(self.sheets, (number,))
+        start, sheet = self.sheets[place - 1] if place else (0, "")
         return number - start, sheet
 
     def where(self, number: int) -> str:
@@ -598,7 +598,7 @@ def _sheet_rows(table: Table, source: str | Path, stream: io.BufferedReader) -> 
     """Yield the rows of all sheets; a sheet without the needed fields is left out, if another one has them."""
     if not format_of(source).installed:
         raise missing_extra(f"{table.name}: a spreadsheet", EXTRA)
-    lacking: dict[str, list[str]] = {}
+    lacking, known = dict[str, list[str]](), set[str]()
     try:
         with tempfile.TemporaryDirectory() as folder, Worker() as worker:
             path = Path(folder, f"copy{suffix_of(source)}")
@@ -614,15 +614,16 @@ def _sheet_rows(table: Table, source: str | Path, stream: io.BufferedReader) -> 
                         return
                     lacking[sheet] = names
                     continue
-                table.names = list(dict.fromkeys([*table.names, *names]))
-                table.starts[sheet] = start
+                table.names += [name for name in names if name not in known]
+                known.update(names)
+                table.sheets.append((start, sheet))
                 of_row = {"sheet": sheet} if sheet and "sheet" not in names else {}
                 for _, _, number, cells in of_sheet:
                     named = chain(names, map("column {}".format, count(len(names) + 1)))
                     yield number, {**of_row, **dict(zip(named, cells, strict=False))}
     except UnreadableFileError as error:
         raise InputError(f"{table.name}: {error}") from None
-    if table.starts:
+    if table.sheets:
         table.notes += [
             f"left out the sheet {quoted(sheet)} ({_lacking(dict.fromkeys(names), table.needed)})"
             for sheet, names in lacking.items()

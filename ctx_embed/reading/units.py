@@ -106,7 +106,7 @@ def record_documents(file: File, fields: Fields, notes: list[str]) -> Iterator[D
             identifier = identified(content) if document.id is None else document.id
             place = {table.unit: table.in_sheet(number)[0]}
             yield Document(document.text, identifier, {**_general(file), **place, **document.metadata})
-        notes += [note for note in table.notes if note not in notes]
+        notes[:] = dict.fromkeys([*notes, *table.notes])
 
 
 def part_ids(source: str) -> Callable[[str], str]:

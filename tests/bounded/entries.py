@@ -373,6 +373,12 @@ def named(field: str) -> None:
     deque(read_documents(path, field), 0)
 
 
+def in_sheets(sheets: range) -> None:
+    table = tables.Table("odd", tables.SPREADSHEET, {}, iter(()))
+    table.sheets = [(2 * sheet, f"sheet {sheet}") for sheet in sheets]
+    assert all(table.in_sheet(2 * sheet + 1) == (1, f"sheet {sheet}") for sheet in sheets)
+
+
 def predicted(text: str) -> None:
     names = text.split()
     table = tables.Table("odd", tables.JSONL, {}, iter(()))
@@ -421,6 +427,7 @@ ENTRIES: dict[str, Entry] = {
     "spellings of labels": Entry(lambda text: Classes(text.split()), {"words": TEXTS["words"]}),
     "columns": Entry(all_of(read_columns), LABELS),
     "predictions": Entry(predicted, {"words": TEXTS["words"]}),
+    "places in sheets": Entry(in_sheets, {"sheets": range}),
     "a line of code": Entry(blocks.code, {"tabs": lambda n: "x =" + "\t" * n}, blocks._LONGEST_HEAD),
     "sentences": Entry(sentences, MEANING | strings(". ", "!", "\n", ")", "A")),
     **{
