@@ -108,6 +108,12 @@ def test_a_changed_vector_and_a_damaged_file_of_faiss_are_found(path, database):
     database.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     assert verified(path) == [f"{database}: {VECTOR}"]
     database.write_bytes(content)
+    with closing(Database(path)) as store, store.writing():
+        vector = 2 * vectors_of(path)[5]
+        store.run("UPDATE vectors_1 SET code = ?, checksum = ? WHERE row = 7", (vector.tobytes(), zlib.crc32(vector)))
+    with SearchIndex.open(path, HashModel()) as index:
+        assert index.verify(embed=False) == [f"{database}: has vectors that are not of length 1"]
+    database.write_bytes(content)
     (file,) = path.glob("*.faiss")
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert verified(path) == [f"{file}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"]
