@@ -37,7 +37,7 @@ from common import (
     with_threads,
     work_option,
 )
-from jobs import Inputs, on_new_texts, rows_of
+from jobs import Inputs, megabytes, on_new_texts, rows_of
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
@@ -217,10 +217,6 @@ def of_search(name: str, data: Path, mode: str, model: str = "default") -> Itera
         ]
         low, high = mean_interval(scores)
         yield {"encoder": name, "measure": task, "score": float(np.mean(scores)), "low": low, "high": high}
-
-
-def megabytes(files: Sequence[Path]) -> float:
-    return sum(path.stat().st_size for path in files if path.is_file()) / 1e6
 
 
 def contenders(inputs: Inputs, work: Path, mpnet: Path | None) -> dict[str, tuple[Encode, float]]:
@@ -420,6 +416,7 @@ def readme() -> None:
     jobs = json.loads(Path(__file__).with_name("jobs.json").read_text(encoding="utf-8"))
     measured = {row["contender"]: row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2}
     sizes = {encoder_of(name): of[1]["MB"] for name, of in speeds().items()}
+    sizes |= {row["contender"]: row["MB"] for row in jobs if "MB" in row}
     mteb = [f"MTEB-{name}" for name in MTEB]
     titled: dict[str, dict[str, Row]] = {
         f"**{DEFAULT}**": scores()[DEFAULT],

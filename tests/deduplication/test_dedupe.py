@@ -256,6 +256,9 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path, monkeypatch):
     Path("in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')
     Path("empty.txt").write_text("\n")
     Path("in.json").write_text('[{"text": "a"}]')
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.active.append(["text"])
+    book.save("in.xlsx")
     before = sorted(tmp_path.iterdir())
     format_of = "stay in the format of the input, so its name must"
     for source, output, options, message in [
@@ -269,6 +272,7 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path, monkeypatch):
         ("in.txt", "out.txt", {"groups": "out.txt"}, "named both for the rows and for their groups"),
         *(("in.json", name, {}, f"{format_of} end in .json") for name in ("out.jsonl", "out.ndjson.gz", "out.txt")),
         (["in.txt", "in.jsonl"], "out.txt", {}, "all files must have one format"),
+        ("in.xlsx", "out.xlsx", {}, "dedupe writes the format that it reads, but no spreadsheets; save it as CSV"),
     ]:
         assert message in error(dedupe, source, output, **options)
     assert sorted(tmp_path.iterdir()) == before
