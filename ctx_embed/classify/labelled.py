@@ -27,7 +27,9 @@ SEVERAL = (tuple, list, set, frozenset)
 # A wider confusion matrix is shown as a list of the most frequent mistakes.
 WIDEST_MATRIX = 20
 MOST_MISTAKES = 20
-MOST_LABEL = 1000
+MOST_LABEL = MOST_CONFUSED = 1000
+# Maximum number of texts times classes: the fit compares each of the texts with each of the classes.
+MOST_COMPARED = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -253,31 +255,26 @@ def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> d
         JSON values: the number of ``texts``; ``accuracy``, see :func:`label_accuracy`; with several labels ``exact``,
         the share of texts with exactly the correct labels; the unweighted means ``macro_precision``, ``macro_recall``
         and ``macro_f1`` over the classes that occur or are predicted; the ``classes`` with ``label``, ``precision``,
-        ``recall``, ``f1`` and ``texts``; and with one label per text ``confusion``: row i column j counts texts of
-        class i predicted as j.
+        ``recall``, ``f1`` and ``texts``; and with one label per text and at most 1,000 classes ``confusion``: row i
+        column j counts texts of class i predicted as j.
     """
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
     known = [*labels, *sorted(data.label_set() - set(labels), key=str)]
-    place = {label: number for number, label in enumerate(known)}
-    if data.multi_label:
-        truth: Any = data.targets(known)
-        found: Any = Labelled(predicted, data.texts).targets(known)
-        exact = {"exact": float((truth == found).all(1).mean())}
-    else:
-        truth, found = (np.array([place[label] for label in of_texts]) for of_texts in (data.labels, predicted))
-        exact = {}
-    of_classes = precision_recall_fscore_support(truth, found, labels=range(len(known)), zero_division=0)
-    rows = [
-        {"label": label, "precision": float(p), "recall": float(r), "f1": float(f1), "texts": int(texts)}
-        for label, p, r, f1, texts in zip(known, *of_classes, strict=True)
-    ]
-    predicted_texts = found.sum(0) if data.multi_label else np.bincount(found, minlength=len(known))
-    met = [row for row, texts in zip(rows, predicted_texts, strict=True) if row["texts"] or texts] or rows
+    sides = [of if data.multi_label else [(label,) for label in of] for of in (data.labels, predicted)]
+    sets = [(set(a), set(b), set(a) & set(b)) for a, b in zip(*sides, strict=True)]
+    # Counted label by label: an array of all texts or classes and all classes might fill the memory.
+    true, found, right = (Counter(chain.from_iterable(each[side] for each in sets)) for side in range(3))
+    rows = []
+    for label in known:
+        both, of, by = right[label], true[label], found[label]
+        shares = {"precision": both / max(by, 1), "recall": both / max(of, 1), "f1": 2 * both / max(of + by, 1)}
+        rows.append({"label": label, **shares, "texts": of})
+    met = [row for row in rows if row["texts"] or found[row["label"]]] or rows
+    exact = {"exact": float(np.mean([a == b for a, b, _ in sets]))} if data.multi_label else {}
     means = {f"macro_{name}": float(np.mean([row[name] for row in met])) for name in ("precision", "recall", "f1")}
     result = {"texts": len(data.texts), "accuracy": label_accuracy(predicted, data), **exact, **means, "classes": rows}
-    if not data.multi_label:
-        result["confusion"] = confusion_matrix(truth, found, labels=range(len(known))).tolist()
+    if not data.multi_label and len(known) <= MOST_CONFUSED:
+        pairs = Counter(zip(data.labels, predicted, strict=True))
+        result["confusion"] = [[pairs[true, found] for found in known] for true in known]
     return result
 
 

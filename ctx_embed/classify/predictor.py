@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights, words_of
-from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.classify.labelled import MOST_COMPARED, Labelled, label_accuracy
 from ctx_embed.errors import InputError
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.saved import modules_of
@@ -121,6 +121,9 @@ def fitted_predictor(encoder: Model, data: Labelled, class_weight: ClassWeight, 
     from ctx_embed.classify.fitting import fitted_head
 
     labels = data.classes()
+    if (compared := len(data.texts) * len(labels)) > MOST_COMPARED:
+        of = f"{len(data.texts):,} texts with {len(labels):,} labels"
+        raise InputError(f"texts times labels must be at most {MOST_COMPARED:,}, got {compared:,} ({of}); give fewer")
     weights = class_weights(class_weight, data, labels)
     return Predictor(encoder, fitted_head(encoder.raw(data.texts), data, labels, weights, words))
 

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from ctx_embed.classify import fitting, predictor as prediction
 from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
 from ctx_embed.classify.head import Head, Vocabulary, Words, class_weights
 from ctx_embed.classify.labelled import Classes, Labelled, as_text, label_accuracy, report, require_labels
-from ctx_embed.classify.predictor import Predictor
+from ctx_embed.classify.predictor import Predictor, fitted_predictor
 from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error
 from tests.training.toy import forty_texts
@@ -96,6 +97,22 @@ def test_of_many_classes_the_most_frequent_mistakes_are_shown():
     *_, mistakes = as_text(report(found, Labelled(truth, ["x"] * len(rows)), names)).split("\n\n")
     expected = [[f"class {n:02}", f"class {n - 1:02}", str(n)] for n in range(29, 9, -1)]
     assert [re.split(" {2,}", line) for line in mistakes.split("\n")[1:]] == expected
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_report_of_many_classes_takes_no_square_of_memory(several):
+    names = [f"class {number}" for number in range(5000)]
+    truth, found = ([(name,) for name in of] if several else of for of in (names, names[::-1]))
+    tracemalloc.start()
+    as_text(report(found, Labelled(truth, names), names[:3]))
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_too_many_texts_times_classes_are_refused():
+    names = [f"class {number}" for number in range(10_001)]
+    wrong = error(fitted_predictor, None, Labelled(names, names), None, True)
+    assert wrong.startswith("texts times labels must be at most 100,000,000, got 100,020,001")
 
 
 @pytest.mark.parametrize("weighted", [False, True])
