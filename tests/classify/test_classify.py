@@ -341,6 +341,7 @@ def test_a_damaged_description(tmp_path):
         (described(code="x"), "TypeError: "),
         (described(normalized="yes"), "ValueError: multi_label, normalized"),
         (described(labels="ab"), "ValueError: labels must be a list"),
+        (described(params=[1]), "ValueError: params must be an object"),
         (described(labels=["a", "a"]), "ValueError: labels must differ"),
         (described(labels=["a", 1]), "labels must be of one type, got int, str"),
         (described(labels=[1, float("nan")]), "labels must be strings, finite numbers or booleans, got n"),

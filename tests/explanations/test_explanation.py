@@ -262,3 +262,5 @@ def test_a_notebook_draws_an_explanation_and_a_page_is_written(tmp_path):
     assert re.search(r"out\.png: explanations are written as a page, got .*; name FILE.html", said)
     assert error(explanations.write, [], tmp_path / "out2.html").startswith("explanations must not be empty, got none")
     assert [path.name for path in tmp_path.iterdir()] == ["out.HTML"]
+    (tmp_path / "folder.html").mkdir()
+    assert "folder.html" in error(explanations.require_page, tmp_path / "folder.html")
