@@ -20,11 +20,13 @@ from ctx_embed import SearchIndex, TextClassifier
 from ctx_embed.index.database import Database
 from ctx_embed.index.hits import Hits
 from ctx_embed.model import Model
+from ctx_embed.serving.indexes import opened
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error
 from tests.index.support.child import ENVIRONMENT
 from tests.index.support.cross_encoder import save_cross_encoder
+from tests.index.support.hash_model import HashModel
 from tests.serving.server import answering, asking, get, post, serving
 
 VECTOR = [float(place == 3) for place in range(320)]
@@ -470,3 +472,13 @@ def test_documents_are_reranked(server, embedder):
     scores = embedder.encode(texts) @ embedder.encode("inflation")
     assert first["relevance_score"] == pytest.approx(float(scores[1]), abs=1e-6)
     assert (first["index"], first["document"]) == (1, {"text": texts[1]})
+
+
+def test_an_index_whose_model_is_not_there_searches_by_words_and_the_log_says_so(tmp_path, caplog):
+    with SearchIndex.create(tmp_path / "notes.index", HashModel()) as index:
+        index.add(["the cat sat on the mat"])
+    with opened(tmp_path / "notes.index", {}) as index:
+        assert len(index.search("cat", mode="words")) == 1
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "notes.index: built with a model of unknown origin" in record.message
