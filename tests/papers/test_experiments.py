@@ -274,10 +274,10 @@ def test_words_are_joined_and_weighed_and_those_of_a_class_stand_in_more_of_its_
     words = dict(words_of(attention))
     assert words == {"unknown": pytest.approx(4 * 0.2), "film": pytest.approx(4 * 0.4)}
     attention = {
-        "0": {"dull": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "bad": [6, 1.5]},
-        "1": {"film": [7, 2.0], "dull": [2, 4.0]},
+        "0": {"bad": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "dull": [6, 1.5]},
+        "1": {"film": [7, 2.0], "bad": [2, 4.0]},
     }
-    assert most_attended(attention, "0") == ["bad", "dull"]
+    assert most_attended(attention, "0") == ["dull", "bad"]
     assert most_attended(attention, "1") == ["film"]
 
 
