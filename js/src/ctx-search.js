@@ -78,7 +78,7 @@ function element(name, className, ...inside) {
 }
 
 /** The end of a title, such as the name of the site. */
-const END = /\s+[\u2014\u2013|\u00b7:-]\s+.*$/s;
+const END = /(?<!\s)\s+[\u2014\u2013|\u00b7:-]\s+.*$/s;
 
 /** Return titles without the end that most of them share. */
 function withoutSharedEnd(titles) {

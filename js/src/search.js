@@ -62,7 +62,7 @@ function cosine(query, codes) {
  * @param {Map<number, number>} scores by words, best first
  */
 function ranked(found, scores) {
-  const [nearest, best] = [Math.max(0, ...found.map(([, score]) => score)), Math.max(0, ...scores.values())];
+  const [nearest, best] = [found.reduce((most, [, score]) => Math.max(most, score), 0), Math.max(0, ...scores.values())];
   const share = (score, most) => (most > 0 ? Math.max(score, 0) / most : 0);
   const every = found.map(([passage, score]) => ({ passage, score, fused: (share(score, nearest) + share(scores.get(passage) ?? 0, best)) / 2 }));
   return every.sort((one, two) => two.fused - one.fused);

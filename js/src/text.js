@@ -86,7 +86,8 @@ export class Tables {
     const ordered = [];
     let run = [];
     const close = () => {
-      ordered.push(...run.sort((one, two) => one.order - two.order));
+      // There may be more marks than a call takes arguments.
+      for (const mark of run.sort((one, two) => one.order - two.order)) ordered.push(mark);
       run = [];
     };
     for (const character of parts) {

@@ -109,10 +109,17 @@ export class Asking {
     });
     let best = 0;
     let most = 0;
-    matches.forEach(({ start }, place) => {
-      const within = matches.slice(place).filter((match) => match.stop <= start + length);
-      const different = new Set(within.map(({ token }) => token)).size;
-      if (different > most) [most, best] = [different, place];
+    // How often each token is in the part that begins with a match, and the match after it.
+    const counts = new Map();
+    let after = 0;
+    matches.forEach(({ start, token }, place) => {
+      for (; after < matches.length && matches[after].stop <= start + length; after += 1) {
+        counts.set(matches[after].token, (counts.get(matches[after].token) ?? 0) + 1);
+      }
+      if (counts.size > most) [most, best] = [counts.size, place];
+      if (after <= place) after = place + 1;
+      else if (counts.get(token) > 1) counts.set(token, counts.get(token) - 1);
+      else counts.delete(token);
     });
     const around = matches.length ? Math.max(matches[best].start - length / 4, 0) : 0;
     const left = around && text.slice(0, around).length + Math.max(text.slice(around).search(/(?<=\s)\S/), 0);

@@ -43,6 +43,15 @@ test("with some pieces, the best hits are mostly the same", { skip }, async () =
   assert.ok(long.length === 0 || same / long.length > 0.75, `${same / long.length}`);
 });
 
+test("more marks than a call takes arguments are read, and a text of one word is cut in linear time", { skip }, async () => {
+  const search = new Search(folder, { get: files });
+  await search.search(`a${"\u0301".repeat(200_000)}`);
+  const begin = performance.now();
+  const { snippet } = search.asking.snippet(new Set(["cat", "dog"]), "cat dog ".repeat(30_000), null);
+  assert.ok(performance.now() - begin < 3000);
+  assert.equal(snippet.filter(({ marked }) => marked).length, 70);
+});
+
 test("a search waits for two answers of the host, and for one if its words were got ready", { skip }, async () => {
   const waiting = [];
   const search = new Search(folder, { get: (path) => new Promise((answer) => waiting.push(() => answer(files(path)))) });
