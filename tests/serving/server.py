@@ -34,11 +34,12 @@ DOCUMENTS = {
 
 @dataclass
 class Server:
-    """A server process, and what it has written to standard error."""
+    """A server process, what it has written to standard error, and what it said as it started."""
 
     url: str  # without a slash at the end
     process: subprocess.Popen
     log: Path
+    said: str
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,7 +103,7 @@ def _running(arguments: list[str], variables: dict[str, str]) -> Iterator[Server
                 assert time.monotonic() < deadline, "the server does not start"
                 time.sleep(0.02)
             assert process.poll() is None, log.read_text()
-            yield Server(found[0], process, log)
+            yield Server(found[0], process, log, said.read_text())
         finally:
             process.kill()
             process.wait()

@@ -401,6 +401,7 @@ def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
 
 def test_ctrl_c_ends_it():
     with serving() as server:
+        assert server.said == f"ctx-embed serves no indexes at {server.url} (Ctrl-C stops it)\n"
         assert get(f"{server.url}/v1/indexes").json() == {"indexes": []}
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0
