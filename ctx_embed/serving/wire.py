@@ -21,9 +21,9 @@ from ctx_embed.texts import well_formed
 Item = TypeVar("Item")
 # The type of a list in a request body. Collecting the errors of a million wrong items would take seconds.
 Listed = Annotated[list[Item], Field(fail_fast=True)]
-# The escape sequence of a lone surrogate (half of a character beyond U+FFFF), and the fields that hold ids.
-SURROGATE, LONE = re.compile(rb"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
-IDS = frozenset(("id", "ids", "like", "exclude"))
+# The escape of a lone surrogate (half a character beyond U+FFFF), and the largest body in which others can wait for it.
+SURROGATE, LONE, MOST_REPAIRED = re.compile(rb"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]"), 1 << 22
+IDS = frozenset(("id", "ids", "like", "exclude"))  # fields that hold ids
 # Seconds after which a client may ask again.
 RETRY_AFTER = {"Retry-After": "1"}
 # Status and code of the library's errors, the most specific first.
@@ -137,14 +137,14 @@ def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
 def loads(body: bytes) -> Any:
     """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
 
-    Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; one in an id is an ApiError. NaN
-    and too many levels raise an orjson.JSONDecodeError.
+    Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; one in an id is an ApiError. NaN,
+    too many levels, and lone surrogates in more than 4 MB raise an orjson.JSONDecodeError.
     """
     gc.disable()
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if not SURROGATE.search(body):
+        if len(body) > MOST_REPAIRED or not SURROGATE.search(body):
             raise
         try:
             # NaN and Infinity are not JSON, and int raises a ValueError for them.

@@ -194,6 +194,9 @@ def test_half_an_emoji_costs_no_other_text(server):
         for texts in (f'["cut {half}", "a film", "\\\\ud83d"]', '["cut \ufffd", "a film", "\\\\ud83d"]')
     ]
     assert embedded[0] == embedded[1]
+    # Others would wait for a long body.
+    long = f'{{"model": "default", "input": "{half * 700_000}"}}'
+    assert "surrogate" in answer("/embeddings", long)["error"]["message"]
     metadata = f'[{{"n": "{half}"}}, null]'
     body = f'{{"texts": ["cut {half}", "whole {whole}"], "ids": ["e1", "{whole}"], "metadata": {metadata}}}'
     assert answer(f"{index}/upsert", body) == {"ids": ["e1", "\U0001f600"]}
