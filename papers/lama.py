@@ -215,10 +215,8 @@ def _check_figure3(found: Found) -> tuple[str, Verdict]:
         figures = {count: found[row, _heads(count)] for count in COUNTS}
         of = {count: max(each["valid"]) if row == ON_IMDB else each["accuracy"] for count, each in figures.items()}
         best = max(COUNTS, key=of.__getitem__)
-        most = "" if best == COUNTS[-1] else f", and {of[COUNTS[-1]]:.1f} with {COUNTS[-1]}"
-        measured.append(
-            f"on {where} LAMA has {of[1]:.1f} % with one head, its best of {of[best]:.1f} with {best}{most}"
-        )
+        last = "" if best == COUNTS[-1] else f", {of[COUNTS[-1]]:.1f} with {COUNTS[-1]}"
+        measured.append(f"{of[1]:.1f} % on {where} with one head, the best of {of[best]:.1f} with {best}{last}")
         holds += [of[1] < of[best] - 1, of[COUNTS[-1]] < of[best] - error]
     return f"LAMA has {'; '.join(measured)}.", Verdict.of(*holds)
 
