@@ -32,8 +32,8 @@ from ctx_embed.serving.wire import ApiError, json_list
 
 Result = TypeVar("Result")
 
-# Maximum number of queries in a batch, and of all their hits together; a search for more hits runs alone.
-BATCH_QUERIES, BATCH_HITS = 256, 1000
+# Maximum number of queries in a batch, of all their hits together, and of characters of a filter; others run alone.
+BATCH_QUERIES, BATCH_HITS, SHORT_FILTER = 256, 1000, 100
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
 # Seconds that a change waits for another process that writes; the client may then try again.
@@ -48,6 +48,7 @@ HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
 # The options of a search, as a hashable key: queries with equal options share a batch.
 Options = tuple[tuple[str, Hashable], ...]
+Found = list[tuple[bytes, Hits]]
 
 
 class Batcher:
@@ -175,11 +176,10 @@ class ServedIndex:
         self._models = models
         self._is_local = settings.is_local
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
-        # A SearchIndex does one thing at a time, so searches and changes use separate instances.
-        self._readable, self._writable = OpenIndex(path, models), OpenIndex(path, models)
+        # A SearchIndex does one thing at a time: searches, slow ones (with a reranker) and changes have one each.
+        self._readable, self._slow, self._writable = (OpenIndex(path, models) for _ in range(3))
         self._readable.newest()
         self._searches = Batcher(self._batch, self._batch_queries)
-        # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
         self._writing = ThreadPoolExecutor(1, "ctx-embed-write")
@@ -188,10 +188,10 @@ class ServedIndex:
         self._results: dict[Hashable, bytes] = {}
         self._computing = WeakValueDictionary[Hashable, asyncio.Lock]()
 
-    async def search(self, query: Any, alone: bool, **options: Any) -> list[tuple[bytes, Hits]]:
+    async def search(self, query: Any, alone: bool, **options: Any) -> Found:
         """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
         if alone:
-            return await self._in(self._long, lambda: self._found(query, **options))
+            return await self._in(self._long, lambda: self._found(self._slow, query, **options))
         texts, key = [query] if isinstance(query, str) else query, tuple(options.items())
         return list(await asyncio.gather(*(self._searches(key, text) for text in texts)))
 
@@ -200,12 +200,12 @@ class ServedIndex:
         hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
         return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
 
-    def _batch(self, options: Options, queries: list[str]) -> list[tuple[bytes, Hits]]:
+    def _batch(self, options: Options, queries: list[str]) -> Found:
         BATCHES.labels("search").observe(len(queries))
-        return self._found(queries, **dict(options))
+        return self._found(self._readable, queries, **dict(options))
 
-    def _found(self, query: Any, marks: Any, document: Any, **options: Any) -> list[tuple[bytes, Hits]]:
-        index = self._readable.newest()
+    def _found(self, given: OpenIndex, query: Any, marks: Any, document: Any, **options: Any) -> Found:
+        index = given.newest()
         with within(self._search_seconds):
             results = index.search(query, document=True, **options)
             lists = [results] if isinstance(results, Hits) else results
@@ -294,8 +294,8 @@ class ServedIndex:
         for threads in (self._long, self._reading, self._analysing):
             threads.shutdown(cancel_futures=True)
         self._writing.shutdown()
-        self._readable.close()
-        self._writable.close()
+        for index in (self._readable, self._slow, self._writable):
+            index.close()
 
 
 def fields_json(path: Path, most_bytes: int, most: int) -> bytes:

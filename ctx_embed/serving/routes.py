@@ -27,7 +27,7 @@ from ctx_embed.reading.encodings import settled
 from ctx_embed.reading.formats import format_of
 from ctx_embed.reading.opening import suffix_of
 from ctx_embed.serving.gate import PIECE
-from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex, fields_json, topics_json
+from ctx_embed.serving.indexes import BATCH_HITS, SHORT_FILTER, ServedIndex, fields_json, topics_json
 from ctx_embed.serving.service import SHORT_CHARACTERS, model_named, require_length, service_of
 from ctx_embed.serving.settings import Key
 from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list
@@ -385,11 +385,10 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if body.rerank is not None:
         options["rerank"] = model_named("reranker", body.rerank, service.rerankers, "--reranker MODEL")
-    # Others do not wait for a long query, and a batch with one may end late.
-    shares_batch = (
-        texts and sum(map(len, texts)) <= SHORT_CHARACTERS and len(texts) == len(queries) and hits <= BATCH_HITS
-    )
-    alone = not shares_batch or body.rerank is not None or body.like is not None or body.fuse
+    # Others do not wait for a long query or filter, and a batch with one may end late.
+    shares_batch = len(texts) == len(queries) > 0 and hits <= BATCH_HITS and len(body.where or "") <= SHORT_FILTER
+    is_long = not shares_batch or sum(map(len, texts)) > SHORT_CHARACTERS
+    alone = is_long or body.rerank is not None or body.like is not None or body.fuse
     marks = None if body.snippets is None else tuple(body.snippets)
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse
@@ -438,13 +437,14 @@ async def ids(served: Served, body: WhereBody) -> Answer:
 @_of_library(SearchIndex.count, "Count documents")
 async def count(served: Served, body: WhereBody) -> Answer:
     """See :meth:`SearchIndex.count`."""
-    return await _counted(served, "count", await served.read(lambda index: index.count(body.where)), body.where)
+    work = served.read if body.where is None else served.analyse
+    return await _counted(served, "count", await work(lambda index: index.count(body.where)), body.where)
 
 
 @of_indexes.post("/{name}/documents", summary="List documents")
 async def documents(served: Served, body: DocumentsBody) -> Answer:
     """Return documents in the order they were added. If they fill the answer before `limit`, ask again for the rest."""
-    items = await served.read(
+    items = await (served.read if body.where is None else served.analyse)(
         lambda index: served.json_list(
             map(asdict, index.documents(body.where, offset=body.offset, limit=body.limit)), part=True
         )
