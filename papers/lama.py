@@ -78,6 +78,8 @@ OTHER_SET = "paper, another set"
 PAPER_WORDS, PAPER_MLP, PAPER_TE_HEADS, PAPER_LAYER, PAPER_DROPOUT = 100, 512, 16, 100, 0.5
 PAPER_UNITS = 512
 PAPER_SGD, PAPER_RATE, PAPER_EPOCHS = {"momentum": 0.9, "weight_decay": 1e-4}, 0.1, 20
+# Of 0.003, 0.01, 0.03, 0.1 and 0.3 the best on R8's validation part after five epochs: 91.3, 93.3, 95.1, 58.3, 52.9 %.
+SAN_RATE = 0.03
 BERT_TRAINING = {"epochs": 10, "batch_size": 32, "learning_rate": 5e-6, "head": "random", "like_length": True}
 
 TRAINING = (
@@ -124,7 +126,8 @@ def _as_in_the_paper(settings: Settings) -> Settings:
     if encoder == "san":
         found["architecture"] = {**architecture, "attention_dimension": PAPER_UNITS}
     if encoder != "contextualizer":
-        training = {**settings["training"], "learning_rate": PAPER_RATE, "epochs": PAPER_EPOCHS}
+        rate = SAN_RATE if encoder == "san" else PAPER_RATE
+        training = {**settings["training"], "learning_rate": rate, "epochs": PAPER_EPOCHS}
         found |= {"training": training, SGD: PAPER_SGD}
     return found
 
@@ -170,8 +173,8 @@ LAMA_TABLE3 = Experiment(
         *CHOICES,
         f"With `--paper`: {PAPER_WORDS}-dimensional word2vec vectors of words, trained on the training part (for "
         f"TE {PAPER_WORDS + -PAPER_WORDS % PAPER_TE_HEADS}, which {PAPER_TE_HEADS} heads divide), a hidden layer of "
-        f"{PAPER_MLP} units with dropout {PAPER_DROPOUT} over the embedding, whole texts, SGD (rate {PAPER_RATE}, "
-        f"momentum 0.9, weight decay 1e-4, {PAPER_EPOCHS} epochs; not the Contextualizer), and in LAMA a learned "
+        f"{PAPER_MLP} units with dropout {PAPER_DROPOUT} over the embedding, whole texts, SGD (rate {PAPER_RATE}, of SAN "
+        f"{SAN_RATE}, momentum 0.9, weight decay 1e-4, {PAPER_EPOCHS} epochs; not the Contextualizer), and in LAMA a learned "
         f"context, a layer of {PAPER_LAYER} units before the scores, and the heads that the validation part chooses of "
         f"{', '.join(map(str, COUNTS))}; SAN has {PAPER_UNITS} units.",
         "BERT is the model that `--option start=PATH` names, fine-tuned with Adam 5e-6.",
