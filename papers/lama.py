@@ -173,10 +173,10 @@ LAMA_TABLE3 = Experiment(
         *CHOICES,
         f"With `--paper`: {PAPER_WORDS}-dimensional word2vec vectors of words, trained on the training part (for "
         f"TE {PAPER_WORDS + -PAPER_WORDS % PAPER_TE_HEADS}, which {PAPER_TE_HEADS} heads divide), a hidden layer of "
-        f"{PAPER_MLP} units with dropout {PAPER_DROPOUT} over the embedding, whole texts, SGD (rate {PAPER_RATE}, of SAN "
-        f"{SAN_RATE}, momentum 0.9, weight decay 1e-4, {PAPER_EPOCHS} epochs; not the Contextualizer), and in LAMA a learned "
-        f"context, a layer of {PAPER_LAYER} units before the scores, and the heads that the validation part chooses of "
-        f"{', '.join(map(str, COUNTS))}; SAN has {PAPER_UNITS} units.",
+        f"{PAPER_MLP} units with dropout {PAPER_DROPOUT} over the embedding, whole texts, SGD (rate {PAPER_RATE}, "
+        f"SAN's {SAN_RATE}; momentum 0.9, weight decay 1e-4, {PAPER_EPOCHS} epochs; not the Contextualizer), and in "
+        f"LAMA a learned context, a layer of {PAPER_LAYER} units before the scores, and the heads that the validation "
+        f"part chooses of {', '.join(map(str, COUNTS))}; SAN has {PAPER_UNITS} units.",
         "BERT is the model that `--option start=PATH` names, fine-tuned with Adam 5e-6.",
         f"'{OTHER_SET}': the UCI news aggregator's articles, and Yelp reviews of five classes.",
     ),
