@@ -213,7 +213,8 @@ def test_help_names_every_command_and_version_the_kernel():
     assert result.exit_code == 0
     assert "Example: ctx-embed index build" in result.stdout
     words = " ".join(result.stdout.split())
-    assert words.endswith(" ".join(f"{name} {line}" for name, line in sorted(COMMANDS.items())))
+    listed = " ".join(f"{name} {line}" for name, line in sorted(COMMANDS.items()))
+    assert words.endswith(f" Commands: {listed}")
     assert run("-h").stdout == result.stdout
     version = run("-V").stdout
     assert version == run("--version").stdout

@@ -58,6 +58,8 @@ def test_anything_that_encodes():
     assert (encoder.name, encoder.key) == ("Lengths", None)
     assert encoder.encode(["abc"]) == [[3]]
     assert as_encoder(encoder) is encoder
+    # What another process cannot make from its name is measured in this one.
+    assert (encoder.by_name, load_encoder("default").by_name) == (False, True)
     # Random embeddings follow from the text.
     encode = load_encoder("random").encode
     first, second = encode(["a", "b"])
