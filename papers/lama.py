@@ -78,8 +78,8 @@ OTHER_SET = "paper, another set"
 PAPER_WORDS, PAPER_MLP, PAPER_TE_HEADS, PAPER_LAYER, PAPER_DROPOUT = 100, 512, 16, 100, 0.5
 PAPER_UNITS = 512
 PAPER_SGD, PAPER_RATE, PAPER_EPOCHS = {"momentum": 0.9, "weight_decay": 1e-4}, 0.1, 20
-# Of 0.003, 0.01, 0.03, 0.1 and 0.3 the best on R8's validation part after five epochs: 91.3, 93.3, 95.1, 58.3, 52.9 %.
-SAN_RATE = 0.03
+# The best on R8's validation part after five epochs.
+SAN_RATE, SAN_RATES = 0.03, (0.003, 0.01, 0.03, 0.1, 0.3)
 BERT_TRAINING = {"epochs": 10, "batch_size": 32, "learning_rate": 5e-6, "head": "random", "like_length": True}
 
 TRAINING = (
@@ -130,6 +130,11 @@ def _as_in_the_paper(settings: Settings) -> Settings:
         training = {**settings["training"], "learning_rate": rate, "epochs": PAPER_EPOCHS}
         found |= {"training": training, SGD: PAPER_SGD}
     return found
+
+
+def _valid_summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
+    (figures,) = parts.values()
+    return {**accuracy_summary(settings, parts), "valid": figures["valid"]}
 
 
 def _read(outcome: Outcome) -> str:
@@ -184,7 +189,7 @@ LAMA_TABLE3 = Experiment(
     tuple(_table3_cell(system, task) for task in EPOCHS for system in (*SYSTEMS, BERT)),
     test_or_first_fold,
     train_and_test,
-    accuracy_summary,
+    _valid_summary,
     (
         ACCURACY,
         published(),
@@ -222,11 +227,6 @@ def _check_figure3(found: Found) -> tuple[str, Verdict]:
         measured.append(f"{of[1]:.1f} % on {where} with one head, the best of {of[best]:.1f} with {best}{last}")
         holds += [of[1] < of[best] - 1, of[COUNTS[-1]] < of[best] - error]
     return f"LAMA has {'; '.join(measured)}.", Verdict.of(*holds)
-
-
-def _valid_summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
-    (figures,) = parts.values()
-    return {**accuracy_summary(settings, parts), "valid": figures["valid"]}
 
 
 def _valid(outcome: Outcome) -> str:
