@@ -122,8 +122,16 @@ def test_the_text_around_the_tables_says_what_the_stored_results_say():
     assert [line for line in says if line not in text] == []
 
 
-def test_the_page_has_the_table():
-    assert rivals.table() in (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8"), "python -m papers.rivals"
+def test_the_page_has_the_tables_and_the_rate_that_is_best_for_all():
+    text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    content = json.loads(rivals.STORED.read_text(encoding="utf-8"))
+    assert rivals.table() in text, "python -m papers.rivals"
+    assert rivals.rates_table(content) in text, "python -m papers.rivals --rates"
+    best = {
+        name: min((row["distance"], row["rate"]) for row in content["rates"] if row["encoder"] == name)[1]
+        for name in rivals.WITH_RATES
+    }
+    assert set(best.values()) == {rivals.RATE}
 
 
 def test_a_new_row_takes_the_place_of_its_encoder_and_seed(tmp_path):
