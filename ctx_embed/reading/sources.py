@@ -66,7 +66,7 @@ class Report:
             parts += [f"{what} {', '.join(named)}"] if named else []
         if self.lacking:
             lacking = ", ".join(f"{count} {suffix}" for suffix, count in self.lacking.most_common())
-            parts.append(str(missing_extra(f"left out {lacking}, which", EXTRA)))
+            parts.append(str(missing_extra(f"left out {lacking}, whose reading", EXTRA)))
         return _printable("; ".join(parts))
 
     def print(self) -> None:

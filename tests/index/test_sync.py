@@ -393,7 +393,7 @@ def test_what_was_left_out_is_read_once_its_library_is_installed_or_its_id_free(
         patched.setattr(formats, "find_spec", lambda module: None)
         synced = index.sync(folder)
     assert synced.lacking == {".pdf": 1}
-    assert f"left out 1 .pdf, which needs the extra documents: {installation('documents')}" in synced.left_out
+    assert f"left out 1 .pdf, whose reading needs the extra documents: {installation('documents')}" in synced.left_out
     assert synced.failed == {"sub/b.txt": "the id 'sub/b.txt' belongs to a document from elsewhere"}
     assert index.get("sub/b.txt").text == "by hand"
     index.delete("sub/b.txt")
@@ -804,9 +804,12 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
         "sheets.xlsx": "left out the sheet 'Crew' (no field 'text' (fields: 'name'); name the right one with --field)",
     }
     assert synced.failed["f.csv"] == (
-        "no column 'text', and 2 columns of prose; name one of 'key', 'words', 'name', 'n', 'more' with --field"
+        "no column 'text', and 2 columns of prose; name one or more of 'key', 'words', 'name', 'n', 'more' with --field"
     )
-    assert synced.failed["g.jsonl"] == "no column 'text', and no column of prose; name one of 'name', 'n' with --field"
+    assert (
+        synced.failed["g.jsonl"]
+        == "no column 'text', and no column of prose; name one or more of 'name', 'n' with --field"
+    )
     assert {*synced.failed} == {"f.csv", "g.jsonl", "h.csv", "image.dat"}
     assert (synced.added, synced.documents) == (7, 19)
     for source in synced.notes:
