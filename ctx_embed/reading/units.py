@@ -37,7 +37,7 @@ def records_of(path: str, unit: str | None, fields: Fields) -> tuple[Fields, lis
     """Return the fields of the records of a file, each of which becomes a document, and notes; None if it is text.
 
     If no field is named and none is called ``text``, the only column of prose is the text. An UnreadableFileError names
-    the columns if there is not exactly one. A ``.json`` file without prose may hold settings: it is text.
+    the columns if there is not exactly one. A ``.json`` file without prose may hold settings, and is text in any case.
     """
     if format_of(path).rows is None or unit not in (None, RECORDS):
         return None
@@ -55,7 +55,7 @@ def records_of(path: str, unit: str | None, fields: Fields) -> tuple[Fields, lis
             with open_rows(path) as table:
                 columns = _sampled(table)
     except UnreadableFileError:
-        if may_be_text:
+        if may_be_text and (not fields.text or records_of(path, unit, replace(fields, text=None)) is None):
             return None
         raise
     prose = [name for name, values in columns.items() if is_prose(values)]
@@ -65,7 +65,7 @@ def records_of(path: str, unit: str | None, fields: Fields) -> tuple[Fields, lis
         return None
     which = f"{len(prose)} columns of prose" if prose else "no column of prose"
     raise UnreadableFileError(
-        f"no column 'text', and {which}; name one of {listed_names(columns, quoted)} with --field"
+        f"no column 'text', and {which}; name one or more of {listed_names(columns, quoted)} with --field"
     )
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 import zipfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from email.message import EmailMessage
 
 import lxml.etree
@@ -187,8 +187,13 @@ def test_an_array_of_json_with_one_column_of_prose_is_records_and_settings_are_t
         found = records_of(str(tmp_path / "a.json"), None, Fields())
         assert (found and found[0].text) == expected
     (tmp_path / "a.json").write_text(json.dumps([{"body": SENTENCE, "more": SENTENCE}]))
-    with pytest.raises(UnreadableFileError, match="2 columns of prose; name one of 'body', 'more'"):
+    with pytest.raises(UnreadableFileError, match="2 columns of prose; name one or more of 'body', 'more'"):
         records_of(str(tmp_path / "a.json"), None, Fields())
+    # Rows that lack the named field are not text in silence.
+    for content, is_text in (([{"text": SENTENCE}], False), ([{"body": SENTENCE}], False), ({"name": "a"}, True)):
+        (tmp_path / "a.json").write_text(json.dumps(content))
+        with nullcontext() if is_text else pytest.raises(UnreadableFileError, match="no field 'question'"):
+            assert records_of(str(tmp_path / "a.json"), None, Fields("question")) is None
 
 
 W = (
