@@ -60,10 +60,10 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
     does not count. Memory is compared for a sixty-fourth part of that, as counting it slows a call down.
     """
     last = max(entry.most // TIMES_SIZE, 1)
-    n = min(16, last)
+    n = min(256, last)
     gc.disable()
     try:
-        fixed = min(seconds(entry, make, n) for _ in range(2))
+        fixed = min(seconds(entry, make, size) for size in (min(16, last), n))
         for of_n, times in ((LEAST_SECONDS / TIMES_SIZE, SURE_COST), (LEAST_SECONDS, TIMES_COST)):
             least = max(of_n, fixed)
             while (few := seconds(entry, make, n) - fixed) < least and n < last:
@@ -78,9 +78,9 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
             # At one size alone, memory that leaves a cache costs more; quadratic work does at any.
             n = min(last, 2 * n)
             few, many = (seconds(entry, make, times * n) - fixed for times in (1, TIMES_SIZE))
-        # What takes no time takes little memory, and much in little memory needs no look at less. What is kept after
+        # What takes no time fills little memory, and much in little memory needs no look at less. What is kept after
         # the first call counts for none.
-        more, some = memory(entry, make, TIMES_SIZE * part) if many > LEAST_SECONDS / TIMES_SIZE else 0, 0
+        more, some = memory(entry, make, TIMES_SIZE * part) if many > LEAST_SECONDS / 2 else 0, 0
         if more > TIMES_COST * LEAST_BYTES:
             some, more = (memory(entry, make, size) for size in (part, TIMES_SIZE * part))
     finally:
