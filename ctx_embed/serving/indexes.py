@@ -60,8 +60,7 @@ class Batcher:
     """
 
     def __init__(self, work: Callable[[Any, list[Any]], Sequence[Any]], most: Callable[[Any], int]) -> None:
-        self._work = work
-        self._most = most
+        self._work, self._most = work, most
         self._waiting: dict[Hashable, list[tuple[Any, asyncio.Future[Any]]]] = {}
         self._busy = False
         self._thread = ThreadPoolExecutor(1, "ctx-embed-batch")
@@ -135,8 +134,7 @@ class OpenIndex:
     """An index in a folder, opened at first use, and again once the folder holds another index or its model changed."""
 
     def __init__(self, path: Path, models: dict[str, Model]) -> None:
-        self._path = path
-        self._models = models
+        self._path, self._models = path, models
         self._lock = threading.Lock()
         self._index: SearchIndex | None = None
         # Device and inode of the folder, which differ once another folder has its name.
@@ -170,10 +168,8 @@ class ServedIndex:
     """An index under its name. Threads and processes do all of its work, including the JSON of the results."""
 
     def __init__(self, path: Path, models: dict[str, Model], settings: Settings) -> None:
-        self.path = path
-        self.name = path.name
+        self.path, self.name, self._models = path, path.name, models
         self._most = settings.answer_bytes
-        self._models = models
         self._is_local = settings.is_local
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time: searches, slow ones (with a reranker) and changes have one each.

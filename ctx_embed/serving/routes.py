@@ -102,10 +102,6 @@ class ClassifyBody(ForeignBody):
     model: str
 
 
-# Write up to this many embeddings as JSON in the event loop; use a thread for more.
-FEW = 64
-
-
 @embedding.post("/embeddings", summary="Embed texts")
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """Return a unit vector for each text, as OpenAI's API does. Other texts in a request do not change a vector."""
@@ -125,7 +121,8 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
         data = ({"object": "embedding", "index": place, "embedding": row} for place, row in enumerate(rows))
         return json_list(data, service.settings.answer_bytes)
 
-    data = written() if len(texts) <= FEW else await asyncio.to_thread(written)
+    # A few are written in the event loop.
+    data = written() if len(texts) <= 64 else await asyncio.to_thread(written)
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int(tokens.sum()))
     return Answer(b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dumps(body.model), dumps(usage)))
 
@@ -214,8 +211,6 @@ WRITES = [Depends(_may_write)]
 MOST_DOCUMENTS = 1_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 EMPTY = "A query is empty: it finds nothing."
-# SQLite's largest integer.
-MOST_OFFSET = 2**63 - 1
 
 # Readers of files that are shown as text, see :mod:`ctx_embed.reading.formats`, and the types of those shown as more.
 PLAIN = ("prose", "markdown", "code", "rows")
@@ -288,7 +283,7 @@ class DeleteBody(WhereBody):
 class DocumentsBody(WhereBody):
     """Documents in the order they were added, all or those that match a filter."""
 
-    offset: int = Field(0, le=MOST_OFFSET)
+    offset: int = Field(0, le=2**63 - 1)  # SQLite's largest integer
     limit: int = Field(100, le=MOST_DOCUMENTS)
 
 
@@ -385,10 +380,11 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if body.rerank is not None:
         options["rerank"] = model_named("reranker", body.rerank, service.rerankers, "--reranker MODEL")
-    # Others do not wait for a long query or filter, and a batch with one may end late.
+    # Others do not wait for a long query or filter, or where every passage may be looked at; such a batch may end late.
     shares_batch = len(texts) == len(queries) > 0 and hits <= BATCH_HITS and len(body.where or "") <= SHORT_FILTER
     is_long = not shares_batch or sum(map(len, texts)) > SHORT_CHARACTERS
-    alone = is_long or body.rerank is not None or body.like is not None or body.fuse
+    reads_all = body.group is not None or body.exclude or (body.threshold is not None and body.mode == "words")
+    alone = bool(is_long or reads_all or body.rerank is not None or body.like is not None or body.fuse)
     marks = None if body.snippets is None else tuple(body.snippets)
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse

@@ -37,7 +37,9 @@ def large(tmp_path_factory) -> Path:
     """The folder of an index of 10,000 passages in 5,000 documents."""
     path = tmp_path_factory.mktemp("load") / "large"
     with SearchIndex.create(path) as index:
-        index.add([text(number, 120) for number in range(10_000)], metadata=[{"n": n} for n in range(10_000)])
+        index.add(
+            [text(number, 120) for number in range(10_000)], metadata=[{"n": n, "kind": 1} for n in range(10_000)]
+        )
     return path
 
 
@@ -117,10 +119,22 @@ def test_others_are_answered_while_the_largest_requests_run(busy, kind):
     assert_others_are_answered(busy, ask)
 
 
-@pytest.mark.parametrize("route", ["count", "documents", "ids", "facets", "search"])
-def test_searches_do_not_wait_for_a_long_filter(busy, route):
-    body = {"where": " or ".join(f"n = {-number}" for number in range(200))}
-    body |= {"search": {"query": "x"}, "facets": {"field": "n"}}.get(route, {})
+LONG = {"where": " or ".join(f"n = {-number}" for number in range(200))}
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        *((route, LONG) for route in ("count", "documents", "ids")),
+        ("facets", LONG | {"field": "n"}),
+        ("search", LONG | {"query": "x"}),
+        # There is one group, so all passages are read for a second one.
+        ("search", {"query": "film", "group": "kind"}),
+        ("search", {"query": "film", "exclude": list(range(3000))}),
+    ],
+    ids=range(7),
+)
+def test_searches_do_not_wait_for_a_long_filter_or_for_looks_at_all_passages(busy, route, body):
     with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=busy.url, timeout=60) as http:
         shares: list[float] = []
         while len(shares) < 3 and (not shares or shares[-1] > 0.5):
