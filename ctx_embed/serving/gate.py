@@ -33,9 +33,7 @@ class Gate:
     """Checks keys, and keeps requests within the limits of the settings."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app = app
-        self.keys = service.keys
-        self.settings = service.settings
+        self.app, self.keys, self.settings = app, service.keys, service.settings
         self.requests = 0
         # The size of all bodies that are in memory or arriving, and those that are arriving, in order.
         self._bytes = 0
@@ -162,19 +160,18 @@ class Sender:
     """Sends answers in pieces; answers that nobody reads are dropped before they fill the memory."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
+        self.app, self.settings = app, settings
         self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on and send its answer."""
         start: Any = None
-        refused = False
+        refused, late = False, 0.0
 
         async def sent(message: Any) -> None:
-            nonlocal start, refused
+            nonlocal start, refused, late
             if message["type"] == "http.response.start":
-                start = message
+                start, late = message, anyio.current_time() + self.settings.timeout
                 return
             body, more = message.get("body", b""), message.get("more_body", False)
             is_large = start is not None and len(body) > PIECE
@@ -184,12 +181,14 @@ class Sender:
             elif not refused:
                 self._bytes += len(body)
                 try:
-                    with anyio.move_on_after(self.settings.timeout):
+                    with anyio.CancelScope(deadline=late) as sending:
                         if start is not None:
                             await send(start)
                         for first in range(0, max(len(body), 1), PIECE):
                             part, last = body[first : first + PIECE], first + PIECE >= len(body)
                             await send({"type": "http.response.body", "body": part, "more_body": more or not last})
+                    # A piece after a missing one would hide the gap.
+                    refused = sending.cancelled_caught
                 finally:
                     self._bytes -= len(body)
             start = None

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ from ctx_embed import SearchIndex
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import LateError
 from ctx_embed.serving import app
-from ctx_embed.serving.gate import Gate
+from ctx_embed.serving.gate import Gate, Sender
 from ctx_embed.serving.service import TextModel
 from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
@@ -280,6 +281,24 @@ def test_an_answer_that_has_begun_is_finished():
     scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": [(b"host", b"localhost")], "state": {}}
     anyio.run(Gate(slow, SimpleNamespace(keys=[], settings=Settings(timeout=0.1))), scope, None, send)
     assert sent[-1]["body"] == b"late"
+
+
+@pytest.mark.parametrize("longest", [0.05, 0.5])
+def test_an_answer_in_pieces_ends_in_time_and_without_a_gap_for_a_slow_reader(longest):
+    read, numbers = [], count()
+
+    async def pieces(scope: object, receive: object, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(20):
+            await send({"type": "http.response.body", "body": b"%d" % number, "more_body": True})
+
+    async def slow(message: dict) -> None:
+        await anyio.sleep(longest if next(numbers) == 3 else 0.05)
+        read.append(message.get("body"))
+
+    anyio.run(Sender(pieces, Settings(timeout=0.3)), {"type": "http"}, None, slow)
+    assert read == [None, *(b"%d" % number for number in range(len(read) - 1))]
+    assert len(read) < 10
 
 
 def test_the_work_of_a_batch_ends_at_the_deadline_too():
