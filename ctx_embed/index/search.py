@@ -125,16 +125,17 @@ class Search:
                 near = view.nearest.best(vectors, depth, allowed, NEIGHBOURS if is_plain else depth)
             if self.query.mode == "dense":
                 pieces = []
-                # Cosines descend, so where they alone order passages, no later one reaches the threshold.
-                least = -1.0 if options.threshold is None or options.fuse else options.threshold
                 for rows, of_rows in near:
                     cosines = of_rows.astype(np.float64)
-                    ended = len(rows) < depth or bool(cosines[-1] < least)
-                    pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
+                    pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), len(rows) < depth))
             else:
                 pieces = [ranking_of(view, allowed, depth, *query) for query in zip(texts, vectors, near, strict=True)]
                 if options.late and self.query.mode == "hybrid":
                     pieces = [self._again(view, *query) for query in zip(pieces, texts, vectors, strict=True)]
+            # Cosines descend, so once one is below the threshold, no later one reaches it; that of zero vectors is 0.
+            if (least := options.threshold or 0) > 0 and not options.fuse:
+                low = [each is not None and bool((each[1] < least).any()) for each in near]
+                pieces = [piece._replace(ended=piece.ended or ends) for piece, ends in zip(pieces, low, strict=True)]
             if options.fuse:
                 pieces = [reciprocal_rank_fusion(pieces, depth)]
             done = True

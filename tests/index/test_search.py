@@ -20,6 +20,7 @@ from ctx_embed.errors import LateError
 from ctx_embed.index import search as searching
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.hits import SEARCHED_CHARACTERS, densest
+from ctx_embed.index.nearest import Nearest
 from ctx_embed.index.query import Options
 from ctx_embed.index.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.words import FUNCTION_WORDS, Bm25, tokens_of
@@ -363,6 +364,16 @@ def test_pages_agree(sentences_index, mode, options):
         for query in ("word1 word2", "word5", "word11 word30"):
             every = [hit for hit in sentences_index.search(query, 1500, mode=mode) if hit.score >= 0.6]
             assert search(query, 3, threshold=0.6) == ids(every[:3])
+
+
+def test_a_search_ends_where_cosines_fall_below_the_threshold(sentences_index, monkeypatch):
+    depths, best = [], Nearest.best
+    monkeypatch.setattr(
+        Nearest, "best", lambda self, queries, k, *more: depths.append(k) or best(self, queries, k, *more)
+    )
+    for mode in ("hybrid", "dense"):
+        assert sentences_index.search("word1 word2", mode=mode, threshold=1.0) == []
+    assert depths == [searching.DEPTH, searching.DENSE_DEPTH]
 
 
 @pytest.fixture(scope="module")
