@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, examples
-from ctx_embed.files import replaced_file, require_file, require_other_file
+from ctx_embed.files import replaced_file, require_file, require_other_file, temporary_files
 from ctx_embed.index.vectors import Rows
 from ctx_embed.progress import Meter
 from ctx_embed.reading.formats import FORMATS, JSON, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV
@@ -150,8 +150,7 @@ class StoredTexts:
     """The texts of all rows. Texts and the keys of their bands are in files of a folder."""
 
     def __init__(self, folder: Path, file: BinaryIO, progress: bool) -> None:
-        self.folder = folder
-        self.progress = progress
+        self.folder, self.progress = folder, progress
         # For each row: the first row with the same normalised text, and a hash of its numbers.
         self.equal: Rows = np.empty(0, np.int64)
         self.digits: Rows = np.empty(0, np.int64)
@@ -280,14 +279,15 @@ def dedupe(
         copied = folder / "input"
         if "-" in named:
             # Standard input can be read only once.
-            with opened("-") as stream, copied.open("wb") as copy:
+            with temporary_files(), opened("-") as stream, copied.open("wb") as copy:
                 shutil.copyfileobj(stream, copy)
         files = [str(copied) if source == "-" else source for source in named]
         fields = titled(text_field)
         form = common_form(files, Path(output), fields, encoding)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
         documents = (document for file in files for document in read_documents(file, fields, encoding=encoding))
-        texts.read((document.text for document in documents), files)
+        with temporary_files():
+            texts.read((document.text for document in documents), files)
         if not len(texts):
             raise InputError(f"{', '.join(map(str, named))}: no texts")
         found = list(_near_characters(texts, threshold)) if threshold < 1 else []

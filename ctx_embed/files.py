@@ -133,10 +133,9 @@ def require_folder(path: Path) -> None:
 def require_file(path: Path) -> None:
     """Refuse an output file that cannot be written."""
     require_folder(path)
-    if os.path.isdir(path):
-        raise InputError(f"cannot write {path}: the output must be a file, got a folder")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"cannot write {path}: the output must be a file, got a device or a pipe")
+        kind = "a folder" if os.path.isdir(path) else "a device or a pipe"
+        raise InputError(f"cannot write {path}: the output must be a file, got {kind}")
 
 
 def require_other_file(path: Path, source: str | Path) -> None:
@@ -310,6 +309,16 @@ def _require_space(path: str | Path, error: BaseException) -> None:
 
 
 @contextmanager
+def temporary_files() -> Iterator[None]:
+    """Name the folder of temporary files in errors of a full disk, which name no file."""
+    try:
+        yield
+    except OSError as error:
+        _require_space(f"temporary files in {tempfile.gettempdir()} (set TMPDIR to another folder)", error)
+        raise
+
+
+@contextmanager
 def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that atomically replaces ``path`` when the block ends without an error.
 
@@ -365,7 +374,7 @@ def put_in_place(new: Path, target: Path) -> None:
             # It makes the exchange durable before it removes contents.
             remove_folder(new)
             return
-        old = _replaced(target)
+        old = _beside(target, "replaced")
         target.replace(old)
         try:
             new.replace(target)
@@ -387,7 +396,7 @@ def _exchanged(left: Path, right: Path) -> bool:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder: its name in one step, then its contents."""
-    _remove_contents(gone := _removed(folder))
+    _remove_contents(gone := _beside(folder, "removed"))
     numbers = count(2)
     while gone.exists():
         # The files that remain belong to another user.
@@ -399,8 +408,8 @@ def remove_folder(folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Clean up after a process that was killed while it removed or replaced a folder of this name."""
-    _remove_contents(_removed(folder))
-    old = _replaced(folder)
+    _remove_contents(_beside(folder, "removed"))
+    old = _beside(folder, "replaced")
     if old.exists() and not folder.exists():
         old.replace(folder)
     _remove_contents(old)
@@ -414,12 +423,8 @@ def _remove_contents(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _removed(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.removed")
-
-
-def _replaced(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.replaced")
+def _beside(folder: Path, what: str) -> Path:
+    return folder.with_name(f".{folder.name}.{what}")
 
 
 def final_name(folder: Path) -> str:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, listed_names, missing_extra, naming_left_out, quoted
+from ctx_embed.files import temporary_files
 from ctx_embed.reading.decoding import UnreadableFileError
 from ctx_embed.reading.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, bare, decoded_lines
 from ctx_embed.reading.formats import CSV, EXTRA, JSON, JSONL, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV, format_of
@@ -318,7 +319,9 @@ def open_rows(
             if begin is None:
                 begin, encoding = 0, UTF_8
                 stream = cast("io.BufferedReader", stack.enter_context(tempfile.TemporaryFile()))
-                stream.writelines(f"{line}\n".encode() for line in lines)
+                # A file of its own: what it cannot write, the other does not try again at its end.
+                with temporary_files(), open(stream.fileno(), "wb", closefd=False) as copy:
+                    copy.writelines(f"{line}\n".encode() for line in lines)
             else:
                 size = packed.seek(0, io.SEEK_END) - begin
                 packed.seek(begin)
@@ -521,7 +524,7 @@ def _items(lines: Iterator[str]) -> Iterator[tuple[int, Raw]]:
 def open_parquet(name: str, stream: io.BufferedReader) -> Iterator[Any]:
     """Yield the ParquetFile of a stream; gzip and pipes are copied to a temporary file."""
     with ExitStack() as stack:
-        with _reading_parquet(name):
+        with _reading_parquet(name), temporary_files():
             from pyarrow import parquet
 
             seekable: Any = stream
@@ -602,7 +605,7 @@ def _sheet_rows(table: Table, source: str | Path, stream: io.BufferedReader) -> 
     try:
         with tempfile.TemporaryDirectory() as folder, Worker() as worker:
             path = Path(folder, f"copy{suffix_of(source)}")
-            with path.open("wb") as copy:
+            with temporary_files(), path.open("wb") as copy:
                 shutil.copyfileobj(unpacked(stream), copy)
             for sheet, group in groupby(worker.ask(str(path)), key=itemgetter(0)):
                 of_sheet = iter(group)

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import click
 import numpy as np
+import openpyxl
 import pytest
 import torch
 
@@ -128,6 +129,19 @@ def test_an_output_that_cannot_be_written_is_one_line(texts, command):
     assert (full.returncode, full.stderr) == (1, "Error: No space left on device\n")
     closed = shell(f"CTX {command} >&-")
     assert (closed.returncode, closed.stderr) == (1, "Error: standard output is closed\n")
+
+
+def test_a_full_folder_of_temporary_files_is_named(texts):
+    openpyxl.Workbook().save("t.xlsx")
+    (texts / "t.csv").write_text("id,text\n" + "1,a cat\n" * 500)
+    said = f"cannot write temporary files in {texts} (set TMPDIR to another folder): File too large"
+    for line, wanted in (
+        ("CTX dedupe t.txt -o x.txt", f"Error: {said}"),
+        ("cat t.txt | CTX dedupe - -o x.txt", f"Error: {said}"),
+        ("cat t.csv | CTX encode - --field text -o x.npy", f"Error: {said}"),
+        ("CTX grep cat t.xlsx", f"could not read t.xlsx ({said})"),
+    ):
+        assert shell(f"export TMPDIR={texts}; ulimit -f 1; {line}").stderr == f"{wanted}\n", line
 
 
 def test_a_store_given_as_an_index_keeps_its_password(texts):
