@@ -7,14 +7,10 @@ import re
 import sys
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer import losses
 
 from ctx_embed import eval as front
 from ctx_embed.eval import evaluation
@@ -26,8 +22,6 @@ from ctx_embed.eval.scoring import score
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, spearman
 from ctx_embed.eval.scoring.score import difference
-from ctx_embed.training.labelled_texts import hashes_of
-from tests.conftest import SENTENCES, make_model
 from tests.eval.conftest import encoder_of
 from tests.helpers.errors import error
 
@@ -211,11 +205,8 @@ def test_the_second_less_the_first_of_every_shared_task(report):
         assert found.value == pytest.approx(versus[task]["value"])
         assert (found.p, list(found.interval)) == (versus[task]["p"], versus[task]["interval"])
     assert [found.test for found in differences.values()] == ["McNemar", "McNemar", "permutation", "permutation"]
-    same = compare(report, report)
-    assert all((found.value, found.p) == (0.0, 1.0) for found in same.values())
-
-
-def test_other_data_are_not_compared(report):
+    assert all((found.value, found.p) == (0.0, 1.0) for found in compare(report, report).values())
+    # Tasks on other data are not compared.
     other = copy.deepcopy(report)
     for task in other["tasks"][1:]:
         task["sha256"] = "0" * 64
@@ -244,7 +235,7 @@ def test_several_seeds_are_compared_by_rows_which_must_be_the_same():
         assert error(difference, *scores, {}) == "the two scores must cover the same rows, got different ones"
 
 
-def test_a_table_for_each_kind_of_task(report):
+def test_a_table_for_each_kind_of_task_with_sign_and_p_of_each_difference(report):
     probes, similarity, retrieval, differences, costs = tables(report)
     assert probes.columns == ["", "MR", "R8"]
     (drawn, other), (floor, *published) = probes.sections
@@ -264,6 +255,14 @@ def test_a_table_for_each_kind_of_task(report):
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
     assert "| a\\|b \\[v2] |" in text
     assert text.endswith(".\n")
+    compared = [result for result in report["results"] if "versus" in result]
+    for result, (value, p) in zip(compared, [(-1.25, 0.0411), (0.0, 0.0002)], strict=False):
+        result["versus"] |= {"value": value, "p": p}
+    report["encoders"].append({**report["encoders"][1], "name": "third"})
+    report["results"].append({**compared[0], "encoder": "third"})
+    rows = tables(report)[3].sections[0]
+    assert rows[0][1:3] == ["-1.2 (p 0.041)", "+0.0 (p < 0.001)"]
+    assert rows[1] == ["third", "-1.2 (p 0.041)", "", "", ""]
 
 
 def test_a_report_as_files(report, tmp_path, monkeypatch):
@@ -314,18 +313,7 @@ def test_a_row_that_says_what_another_one_says_is_left_out(folder):
     assert tables(shown)[0].sections[1][0][0] == "majority class"
 
 
-def test_differences_show_sign_and_p(report):
-    compared = [result for result in report["results"] if "versus" in result]
-    for result, (value, p) in zip(compared, [(-1.25, 0.0411), (0.0, 0.0002)], strict=False):
-        result["versus"] |= {"value": value, "p": p}
-    report["encoders"].append({**report["encoders"][1], "name": "third"})
-    report["results"].append({**compared[0], "encoder": "third"})
-    rows = tables(report)[3].sections[0]
-    assert rows[0][1:3] == ["-1.2 (p 0.041)", "+0.0 (p < 0.001)"]
-    assert rows[1] == ["third", "-1.2 (p 0.041)", "", "", ""]
-
-
-def test_notes(report):
+def test_notes_and_the_mark_of_a_score_on_texts_seen_in_training(report):
     report["tasks"][0]["repeated"] = 3
     lines = notes(report)
     assert lines[0] == "protocol quick (stratified 5-fold, standardised inside the fold, C = 0.01), seed 0"
@@ -335,25 +323,12 @@ def test_notes(report):
     assert "MR: 3 of 40 texts occur more than once and may fall on both sides of a split" in lines
     report["tasks"][0] |= {"rows_by_subset": {"train": 1000, "test": 4000}, "repeated": 3256}
     assert "MR: 3,256 of 4,000 test texts also occur in the training part" in notes(report)
-
-
-def test_a_score_on_texts_seen_in_training_has_a_mark(report):
     report["results"][0]["labelled"] = 39
     for rows, mark, said in ((40, "†", "† MR: 39 of 40 texts are among the labelled"), (4000, "", "MR: 39 of 4,000")):
         report["tasks"][0]["rows"] = rows
-        assert tables(report)[0].sections[0][0][1].split()[0].endswith(mark)
-        assert ("†" in tables(report)[0].sections[0][0][1]) == bool(mark)
+        shown = tables(report)[0].sections[0][0][1]
+        assert (shown.count("†"), shown.split()[0][-1:] == "†") == (len(mark), bool(mark))
         assert any(line.startswith(said) for line in notes(report))
-
-
-def test_rows_that_an_encoder_was_trained_on_are_counted_and_said(folder, drawn):
-    known = hashes_of(f"{('Bad', 'Good')[i % 2]} film, {i}" for i in range(5))
-    drawn.model.backend.saved = SimpleNamespace(labelled_texts=known)
-    told: list[str] = []
-    found = evaluate([drawn], ["MR", "STSB"], folder, QUICK, tell=told.append).report
-    assert [result["labelled"] for result in found["results"]] == [5, 0]
-    assert any(line.startswith("MR: 5 of 40 texts are among the labelled texts that drawn was") for line in told)
-    assert any(line.startswith("† MR: 5 of 40 texts") for line in notes(found))
 
 
 # An evaluator for the trainer of sentence-transformers
@@ -380,18 +355,3 @@ def test_it_gives_the_score_of_the_probe(tiny_model, tmp_path):
     said = "there must be as many labels as texts, got 20 labels and 1 texts"
     assert error(ProbeEvaluator, LABELS, TEXTS[:1]) == said
     assert error(ProbeEvaluator, LABELS, TEXTS, protocol="x").startswith("unknown protocol 'x'")
-
-
-def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
-    model = make_model(tokenizer)
-    pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
-    epochs = {"num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-    epochs |= {"metric_for_best_model": "eval_mine_accuracy", "report_to": "none", "use_cpu": True}
-    arguments = SentenceTransformerTrainingArguments(str(tmp_path), **epochs)
-    loss = losses.MultipleNegativesRankingLoss(model)
-    evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine")
-    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss, evaluator=evaluator)
-    trainer.train()
-    scores = [entry["eval_mine_accuracy"] for entry in trainer.state.log_history if "eval_mine_accuracy" in entry]
-    assert len(scores) >= 2
-    assert trainer.state.best_metric == max(scores)

@@ -21,16 +21,7 @@ from ctx_embed.classify.labelled import Labelled
 from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.scoring import probes
-from ctx_embed.eval.scoring.probes import (
-    CS,
-    PROTOCOLS,
-    ProbeScore,
-    decided,
-    folds_of,
-    frozen,
-    logistic_path,
-    mean_of_seeds,
-)
+from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, logistic_path
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, from_json, score_probe, training_options
 from ctx_embed.eval.tasks import TaskData
@@ -61,7 +52,7 @@ def overlapping(y: list[str], dimension: int = 12) -> np.ndarray:
 def test_separable_classes_are_learned_and_noise_is_not():
     X = np.zeros((300, 3))
     X[:, 1] = [1.0 if label == "yes" else -1.0 for label in BINARY]
-    assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (CS[0],) * 10, 50.0, "1" * 300)
+    assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (probes.CS[0],) * 10, 50.0, "1" * 300)
     # Correct rows stand in the order of the data.
     X[[7, 120]] *= -1
     right = standard(X, BINARY, 0).right
@@ -109,7 +100,7 @@ def nested(fit, values, X, labels, outer, inner, measure) -> tuple[list[float], 
 def test_agrees_with_the_plain_protocol(y):
     X = overlapping(y)
     outer, inner = (StratifiedKFold(folds, shuffle=True, random_state=3) for folds in (10, 5))
-    accuracies, chosen = nested(fitted, CS, X, np.array(y), outer, inner, of_rows)
+    accuracies, chosen = nested(fitted, probes.CS, X, np.array(y), outer, inner, of_rows)
     score = standard(X, y, 3)
     assert score.folds == pytest.approx(accuracies)
     assert score.Cs == chosen
@@ -135,6 +126,16 @@ def test_statistics_by_hand():
     y = ["a"] * 30 + ["b"] * 10 + ["a"] * 2 + ["b"] * 8
     parts = {"train": np.arange(40), "test": np.arange(40, 50)}
     assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
+    # Seeds are joined.
+    first, second = (
+        ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101"),
+        ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101"),
+    )
+    joined = probes.mean_of_seeds([first, second])
+    assert joined == ProbeScore((90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2)
+    assert probes.mean_of_seeds([first]) == first
+    # 5 of 8.
+    assert sum(joined.interval) / 2 == pytest.approx(62.5, abs=10)
 
 
 PARTS = {"train": np.arange(200), "test": np.arange(240, 300)}
@@ -156,49 +157,40 @@ def test_features_of_rows_and_pairs_by_hand():
 def test_a_test_part_is_scored_once_by_a_probe_on_the_training_part():
     X, labels, dev = overlapping(BINARY), np.array(BINARY), np.arange(200, 240)
     folds = StratifiedKFold(5, shuffle=True, random_state=3).split(X[:200], labels[:200])
-    best = best_C(fitted, CS, X, labels, folds, of_rows)
+    best = best_C(fitted, probes.CS, X, labels, folds, of_rows)
     predicted = fitted(best, X[:200], labels[:200]).predict(X[240:])
     score = standard(X, BINARY, 3, parts=PARTS)
     assert score.Cs == (best,)
     assert score.right == "".join("01"[int(hit)] for hit in predicted == labels[240:])
     assert score.folds == (pytest.approx(100 * np.mean(predicted == labels[240:])),)
     # A development part chooses in place of folds.
-    best = best_C(fitted, CS, X, labels, [(np.arange(200), dev)], of_rows)
+    best = best_C(fitted, probes.CS, X, labels, [(np.arange(200), dev)], of_rows)
     assert standard(X, BINARY, 0, parts={**PARTS, "dev": dev}).Cs == (best,)
 
 
-def test_seeds_are_joined():
-    first = ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101")
-    second = ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101")
-    assert mean_of_seeds([first, second]) == ProbeScore((90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2)
-    assert mean_of_seeds([first]) == first
-    # 5 of 8.
-    assert sum(mean_of_seeds([first, second]).interval) / 2 == pytest.approx(62.5, abs=10)
-
-
 TEN = "10-fold cross-validation needs at least 10 of each class"
+Y, NONE = ["a"] * 20 + ["b"] * 4 + ["a", "b"], {"train": np.arange(20), "test": np.arange(20, 26)}
+FOUR = {"train": np.arange(24), "test": np.arange(24, 26)}
 
 
 @pytest.mark.parametrize(
-    ("y", "message"),
+    ("protocol", "y", "parts", "message"),
     [
-        ([], "there are no rows; a probe needs at least two classes"),
-        (["1"] * 30, "all 30 rows are of the class '1'; a probe needs at least two classes"),
-        (["x", *["a"] * 30], f"the class 'x' has 1 row; {TEN}; the label 'x' occurs once, on the first line"),
-        (["a"] * 30 + ["b"] * 9, f"the class 'b' has 9 rows; {TEN}"),
+        ("standard", [], None, "there are no rows; a probe needs at least two classes"),
+        ("standard", ["1"] * 30, None, "all 30 rows are of the class '1'; a probe needs at least two classes"),
+        (
+            "standard",
+            ["x", *["a"] * 30],
+            None,
+            f"the class 'x' has 1 row; {TEN}; the label 'x' occurs once, on the fir",
+        ),
+        ("standard", ["a"] * 30 + ["b"] * 9, None, f"the class 'b' has 9 rows; {TEN}"),
+        ("standard", Y, FOUR, "training part: the class 'b' has 4 rows; 5-fold cross-"),
+        ("quick", Y, NONE, "training part: all 20 rows are of the class 'a'; a probe needs "),
     ],
 )
-def test_too_few_classes_or_rows(y, message):
-    assert error(standard, np.zeros((len(y), 2)), y, 0).startswith(message)
-
-
-def test_too_few_rows_of_the_training_part():
-    X, y = np.zeros((26, 1)), ["a"] * 20 + ["b"] * 4 + ["a", "b"]
-    four = {"train": np.arange(24), "test": np.arange(24, 26)}
-    assert error(standard, X, y, 0, parts=four).startswith("training part: the class 'b' has 4 rows; 5-fold cross-")
-    none = {"train": np.arange(20), "test": np.arange(20, 26)}
-    message = "training part: all 20 rows are of the class 'a'; a probe needs "
-    assert error(PROTOCOLS["quick"].score, frozen(X), y, 0, none).startswith(message)
+def test_too_few_classes_or_rows(protocol, y, parts, message):
+    assert error(PROTOCOLS[protocol].score, frozen(np.zeros((len(y), 2))), y, 0, parts).startswith(message)
 
 
 STRENGTHS = (1e-4, 1e-2, 1.0, 10.0)
@@ -229,7 +221,7 @@ def test_agrees_with_scikit_learn(solver, n, d, n_classes):
     for C, (weights, intercept) in zip(STRENGTHS, path, strict=True):
         reference = LogisticRegression(C=C, solver=solver, tol=1e-10, max_iter=100_000).fit(X, y)
         np.testing.assert_allclose(weights, reference.coef_.T, atol=2e-3 * np.abs(reference.coef_).max())
-        np.testing.assert_array_equal(decided(X, weights, intercept), reference.predict(X))
+        np.testing.assert_array_equal(probes.decided(X, weights, intercept), reference.predict(X))
         if penalised:
             np.testing.assert_allclose(intercept, reference.intercept_, atol=2e-3)
 
@@ -241,7 +233,7 @@ def test_sparse_features_give_the_same(n_classes):
     dense, thin = (list(logistic_path(of, y, n_classes, STRENGTHS)) for of in (X, sparse.csr_array(X)))
     for one, other in zip(dense, thin, strict=True):
         np.testing.assert_allclose(one[0], other[0], atol=1e-4)
-        np.testing.assert_array_equal(decided(X, *one), decided(sparse.csr_array(X), *other))
+        np.testing.assert_array_equal(probes.decided(X, *one), probes.decided(sparse.csr_array(X), *other))
 
 
 def test_start_intercept_and_convergence():
@@ -345,12 +337,10 @@ def test_senteval_draws_its_folds_from_rows_by_length():
     rows = [("01"[i % 2], ("good " if i % 2 else "bad ") * (1 + i % 7)) for i in range(40)]
     rows[5] = ("0", rows[5][1])
     encoder = encoder_of("e", lambda texts: np.array([[float("good" in text)] for text in texts]))
-    examples = Examples.from_data(TaskData("", {"MR": rows}))
-    score = score_probe(examples, EmbeddingCache(encoder), PROTOCOLS["senteval"], 0)
-    assert [place for place, digit in enumerate(score.right) if digit == "0"] == [5]
-    split = Examples.from_data(TaskData("", {"train": rows[:30], "test": [*rows[30:], ("0", "good")]}))
-    score = score_probe(split, EmbeddingCache(encoder), PROTOCOLS["senteval"], 0)
-    assert score.right == "1" * 10 + "0"
+    split = {"train": rows[:30], "test": [*rows[30:], ("0", "good")]}
+    for subsets, right in (({"MR": rows}, "1" * 5 + "0" + "1" * 34), (split, "1" * 10 + "0")):
+        examples = Examples.from_data(TaskData("", subsets))
+        assert score_probe(examples, EmbeddingCache(encoder), PROTOCOLS["senteval"], 0).right == right
 
 
 def test_pairs_of_texts_are_told_apart_by_their_difference(drawn):
@@ -382,7 +372,7 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(tiny):
     assert fingerprint(tiny.model.backend) == before
     assert len(score.folds) == 2
     classes = np.array([int(label) for label in EXAMPLES.labels])
-    for (train, test), accuracy in zip(folds_of(np.arange(40), classes, 2, 3), score.folds, strict=True):
+    for (train, test), accuracy in zip(probes.folds_of(np.arange(40), classes, 2, 3), score.folds, strict=True):
         data = Labelled([EXAMPLES.labels[i] for i in train], [EXAMPLES.texts[i][0] for i in train])
         options = replace(FINE_TUNING, seed=3)
         classifier, _ = train_classifier(copy.deepcopy(tiny.model.backend), data, None, options, progress=False)
@@ -393,14 +383,12 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(tiny):
 
 
 def test_what_cannot_be_trained(tiny, drawn):
-    few = replace(EXAMPLES, labels=["0"] + ["1"] * 39)
-    message = "the class '0' has 1 row; 2-fold cross-validation needs at least 2 of each"
-    assert error(end_to_end, tiny, few, 3, 2).startswith(message)
-    pairs = replace(EXAMPLES, texts=[("a", "b")] * 40)
-    message = "with the protocol paper a task must have one text a row, got pairs of texts"
-    assert error(end_to_end, tiny, pairs, 3, 2).startswith(message)
-    message = "with the protocol paper an encoder must be a SentenceTransformer, got 'drawn'"
-    assert error(end_to_end, drawn, EXAMPLES, 3, 2) == message
+    for encoder, changes, message in (
+        (tiny, {"labels": ["0"] + ["1"] * 39}, "the class '0' has 1 row; 2-fold cross-validation needs at least 2 of"),
+        (tiny, {"texts": [("a", "b")] * 40}, "with the protocol paper a task must have one text a row, got pairs of"),
+        (drawn, {}, "with the protocol paper an encoder must be a SentenceTransformer, got 'drawn'"),
+    ):
+        assert error(end_to_end, encoder, replace(EXAMPLES, **changes), 3, 2).startswith(message)
 
 
 def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(tiny, tokenizer):

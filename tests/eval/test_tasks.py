@@ -1,32 +1,20 @@
 """Tasks: their catalogue, where their data come from, and the formats of their files."""
 
 import json
-import re
 from dataclasses import replace
 
 import datasets
 import pytest
 
-from ctx_embed.eval.tasks import (
-    DEFAULT_TASKS,
-    MTEB_PUBLISHED,
-    PUBLISHED_SOURCES,
-    READERS,
-    SUITES,
-    TASKS,
-    DataReader,
-    File,
-    HubSource,
-    Task,
-    find_tasks,
-)
+from ctx_embed.eval import tasks as catalogue
+from ctx_embed.eval.tasks import READERS, TASKS, DataReader, find_tasks
 from tests.eval.conftest import write_collection
 from tests.helpers.errors import error
 
 
 def test_the_suites():
     assert [task.name for task in find_tasks([])] == ["MR", "CR", "SUBJ", "MPQA"]
-    tasks = find_tasks(SUITES["mteb"])
+    tasks = find_tasks(catalogue.SUITES["mteb"])
     assert [task.kind for task in tasks] == 3 * ["probe"] + 5 * ["similarity"]
     per_label = {"MTEB-Banking77": 8, "MTEB-AmazonCounterfactual": 32, "MTEB-IMDB": 8}
     assert {task.name: task.per_label for task in tasks[:3]} == per_label
@@ -34,20 +22,18 @@ def test_the_suites():
     assert {file.subset for task in tasks[3:] for layout in task.layouts for file in layout} == {"test"}
     assert not any(task.without for task in tasks[3:])
     assert all(task.published["all-MiniLM-L6-v2 (published)"] for task in tasks)
-    assert set(MTEB_PUBLISHED) == {"source", "date", "scores"}
+    assert set(catalogue.MTEB_PUBLISHED) == {"source", "date", "scores"}
 
 
 def test_every_published_figure_has_a_source_and_every_task_its_parts():
     for task in TASKS.values():
-        assert set(task.published) <= set(PUBLISHED_SOURCES)
+        assert set(task.published) <= set(catalogue.PUBLISHED_SOURCES)
         subsets = [{file.subset for file in layout} for layout in task.layouts]
-        assert all(other == subsets[0] for other in subsets)
         if task.hub is not None:
-            sources = (task.hub, *task.hub.others)
-            assert {subset for source in sources for subset in source.splits} == subsets[0]
-    for name in DEFAULT_TASKS:
-        sources = {source for source in PUBLISHED_SOURCES if not source.endswith("(published)")}
-        assert sources - {"BM25", "BM25 (BEIR)"} == set(TASKS[name].published)
+            subsets += [{subset for source in (task.hub, *task.hub.others) for subset in source.splits}]
+        assert all(other == subsets[0] for other in subsets)
+    sources = {name for name in catalogue.PUBLISHED_SOURCES if not name.startswith("BM25") and "(pub" not in name}
+    assert all(sources == set(TASKS[name].published) for name in catalogue.DEFAULT_TASKS)
 
 
 def test_names_and_paths_each_once_in_order(tmp_path, monkeypatch):
@@ -90,6 +76,9 @@ def test_what_is_absent_or_broken_in_a_folder(folder):
     fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}", TASKS["CR"], folder)
     (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")
     fails(f"MR: labels must be 0 (negative), 1 (positive); got '2' in {folder}", TASKS["MR"], folder)
+    queries = folder / "retrieval" / "adi" / "queries.jsonl"
+    queries.write_text(queries.read_text().replace('"_id": "3"', '"_id": "2"'))
+    fails("adi: query ids must differ, got '2' twice", TASKS["adi"], folder)
 
 
 def test_the_splits_parts_and_labels_of_a_hub_set(tmp_path, monkeypatch):
@@ -100,16 +89,16 @@ def test_the_splits_parts_and_labels_of_a_hub_set(tmp_path, monkeypatch):
     rows = '{"label": 0, "sentence": "bad"}\n{"label": 1, "sentence": "good\\tbetter"}\n'
     (hub / "train.jsonl").write_text(rows)
     (hub / "test.jsonl").write_text('{"label": 1, "sentence": "fine"}\n')
-    task = Task("probe", "HUB", (), 3, HubSource(str(hub), columns, {"HUB": ("train", "test")}))
+    task = catalogue.Task("probe", "HUB", (), 3, catalogue.HubSource(str(hub), columns, {"HUB": ("train", "test")}))
     data = DataReader(None).read(replace(task, labels={"0": "negative", "1": "positive"}))
     assert data.subsets == {"HUB": [("0", "bad"), ("1", "good\tbetter"), ("1", "fine")]}
     assert not data.is_altered
-    parts = HubSource(str(hub), columns, {"train": ("train",), "test": ("test",)}, labels={"0": "NO"})
+    parts = catalogue.HubSource(str(hub), columns, {"train": ("train",), "test": ("test",)}, labels={"0": "NO"})
     data = DataReader(None).read(replace(task, hub=parts))
     assert data.subsets == {"train": [("NO", "bad"), ("1", "good\tbetter")], "test": [("1", "fine")]}
     for columns, split in (("label", "text"), "train"), (("label", "sentence"), "dev"):
         lacks = f"it has no split {split!r} with the columns {', '.join(columns)}"
-        absent = replace(task, hub=HubSource(str(hub), columns, {"HUB": (split,)}))
+        absent = replace(task, hub=catalogue.HubSource(str(hub), columns, {"HUB": (split,)}))
         fails(f"HUB: {hub} could not be loaded from the hub ({lacks}); {REMEDY}", absent)
 
 
@@ -131,30 +120,18 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch):
     assert asked == [("mattymchen/cr", None)]
 
 
-def test_sentevals_own_files_serve_as_well(tmp_path):
+def test_sentevals_own_files_serve_as_well_and_other_rows_than_those_measured_are_noticed(folder, tmp_path):
+    reader, layout = DataReader(folder), (catalogue.File("MR", "senteval/MR.tsv", TASKS["MR"].layouts[0][0].read),)
+    task = catalogue.Task("probe", "MR", (layout,), sha256="0" * 64)
+    assert reader.read(task).is_altered
+    assert not reader.read(replace(task, sha256=reader.read(task).sha256)).is_altered
+    # Of another layout nothing is known.
+    absent = (catalogue.File("MR", "absent.tsv", layout[0].read),)
+    assert not reader.read(replace(task, layouts=(absent, layout))).is_altered
     (tmp_path / "MR").mkdir()
     (tmp_path / "MR" / "rt-polarity.pos").write_bytes(b"so caf\xe9\n")
     (tmp_path / "MR" / "rt-polarity.neg").write_text("so dull\n")
     assert DataReader(tmp_path).read(TASKS["MR"]).subsets == {"MR": [("1", "so café"), ("0", "so dull")]}
-
-
-def test_other_rows_than_those_measured_are_noticed(folder):
-    reader, layout = DataReader(folder), (File("MR", "senteval/MR.tsv", TASKS["MR"].layouts[0][0].read),)
-    task = Task("probe", "MR", (layout,), sha256="0" * 64)
-    assert reader.read(task).is_altered
-    assert not reader.read(replace(task, sha256=reader.read(task).sha256)).is_altered
-    # Of another layout nothing is known.
-    absent = (File("MR", "absent.tsv", layout[0].read),)
-    assert not reader.read(replace(task, layouts=(absent, layout))).is_altered
-
-
-def test_a_collection_whose_queries_are_of_one_id_or_absent(folder):
-    queries = folder / "retrieval" / "adi" / "queries.jsonl"
-    queries.write_text(queries.read_text().replace('"_id": "3"', '"_id": "2"'))
-    fails("adi: query ids must differ, got '2' twice", TASKS["adi"], folder)
-    queries.write_text(queries.read_text().splitlines()[0] + "\n")
-    (remark,) = DataReader(folder).read(TASKS["adi"]).remarks
-    assert re.fullmatch(r"\d of 4 judgements of unknown queries, such as '2': these are left out", remark)
 
 
 def test_what_a_reader_of_the_scores_must_know_of_a_collection(tmp_path):
