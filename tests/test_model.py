@@ -49,6 +49,13 @@ def test_numpy_and_torch_are_one_model(folder):
     vectors, counts = models[0].encode_and_count(TEXTS)
     assert np.array_equal(vectors, models[0].encode(TEXTS))
     assert np.array_equal(counts, reads[0].lengths)
+    # As long as it may be, also with another prompt.
+    for name in ("encode", "encode_query", "encode_document"):
+        ours, theirs = (getattr(model.backend, name) for model in models)
+        for options in ({}, {"prompt": "rain "}):
+            with pytest.warns(UserWarning, match="cut to max_seq_length=40"):
+                of_numpy = ours([*SENTENCES, TEXTS[-1]], **options)
+            assert np.abs(of_numpy - theirs([*SENTENCES, TEXTS[-1]], **options)).max() < NEAR
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -80,29 +87,18 @@ def test_a_pickle_needs_no_folder(folder):
         assert (copy.fingerprint, copy.reference) == (model.fingerprint, str(folder))
 
 
-class Counting:
-    """An object with ``encode``, and a row of another width for long texts."""
-
-    def encode(self, texts):
-        return [[len(text), 1.0] if len(text) < 50 else [0.0] for text in texts]
-
-
 def test_anything_that_encodes_is_a_model_but_an_index_must_know_it_again(tmp_path):
-    model = Model.of(Counting())
+    # A row of another width for long texts.
+    other = SimpleNamespace(encode=lambda texts: [[len(text), 1.0][: 1 + (len(text) < 50)] for text in texts])
+    model = Model.of(other)
     assert Model.of(model) is model
     assert model.encode(["a", "bbb"]).tolist() == [[1, 1], [3, 1]]
     assert np.allclose(model.documents(["a"]), 0.5**0.5)
     assert model.dimension == 2
     assert model.documents([]).shape == (0, 2)
-    assert error(model.encode, ["x" * 60]).startswith(
-        "Counting: must return 2 numbers for each text, got an array (1, 1)"
-    )
-    said = "Counting: has no fingerprint; give the folder or name of a model, an Embedder or a SentenceTransformer"
-    model = Model.of(
-        SimpleNamespace(encode=lambda texts: [[len(text), np.inf if len(text) == 3 else 1] for text in texts])
-    )
-    assert error(model.documents, ["a", "bbb"]).endswith("returned NaN or infinity for the text 'bbb'")
-    assert error(SearchIndex.create, tmp_path / "index", Counting()) == said
+    assert "must return 2 numbers for each text, got an array (1, 1)" in error(model.encode, ["x" * 60])
+    said = ": has no fingerprint; give the folder or name of a model, an Embedder or a SentenceTransformer"
+    assert error(SearchIndex.create, tmp_path / "index", other).endswith(said)
     assert not (tmp_path / "index").exists()
     assert error(Model.of, 3) == "a model must have a method encode(list of texts) -> array, got an int"
     assert error(Model.of, "default", "jax").startswith("unknown backend 'jax'")

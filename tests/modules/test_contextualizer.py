@@ -72,15 +72,31 @@ def embed(module: Contextualizer, texts: list[str] = TEXTS) -> torch.Tensor:
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_every_way_gives_the_direct_form(tokenizer, options, monkeypatch):
-    module = drawn(tokenizer, **options)
-    expected = reference(module, TEXTS)
+    module, long = drawn(tokenizer, **options), [*TEXTS, " ".join(SENTENCES * 100)]
+    expected = reference(module, long)
     with torch.no_grad():
         for order in (list(range(6)), [5, 0, 1, 3, 2, 4], [1], [3, 1]):
             torch.testing.assert_close(embed(module, [TEXTS[i] for i in order]), expected[order], rtol=1e-9, atol=1e-9)
+        # Float32 on a CPU is embedded without torch.
+        found = embed(copy.deepcopy(module).float(), long).double()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         monkeypatch.setattr(contextualizer_module, "LONG_DOCUMENT_TOKENS", 5)
         monkeypatch.setattr(second_order, "BLOCK_TOKENS", 4)
-        torch.testing.assert_close(embed(module), expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(embed(module).detach(), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(embed(module), expected[:-1], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(embed(module).detach(), expected[:-1], rtol=1e-9, atol=1e-9)
+
+
+def test_padding_does_not_change_a_result_and_much_of_it_is_packed(tokenizer, monkeypatch):
+    module = drawn(tokenizer, positions="absolute")
+    expected = reference(module, TEXTS)
+    wide = {name: F.pad(tensor, (2, 3)) for name, tensor in module.preprocess(TEXTS).items()}
+    wide["input_ids"][wide["attention_mask"] == 0] = 7
+    torch.testing.assert_close(module(wide)["sentence_embedding"].detach(), expected, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 20)
+    features = module.preprocess(TEXTS)
+    assert "attention_mask" not in features
+    assert features["input_ids"].shape == (1, int(features["cu_seq_lens_q"][-1]))
+    torch.testing.assert_close(module(features)["sentence_embedding"].detach(), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("options", OPTIONS[:: len(OPTIONS) // 6])
@@ -98,79 +114,22 @@ def test_training_has_the_gradients_of_the_direct_form(tokenizer, options):
             torch.testing.assert_close(ours.grad, plain.grad, rtol=1e-8, atol=1e-8, msg=name)
 
 
-def test_padding_does_not_change_a_result_and_much_of_it_is_packed(tokenizer, monkeypatch):
-    module = drawn(tokenizer, positions="absolute")
-    expected = reference(module, TEXTS)
-    wide = {name: F.pad(tensor, (2, 3)) for name, tensor in module.preprocess(TEXTS).items()}
-    wide["input_ids"][wide["attention_mask"] == 0] = 7
-    torch.testing.assert_close(module(wide)["sentence_embedding"].detach(), expected, rtol=1e-9, atol=1e-9)
-    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 20)
-    features = module.preprocess(TEXTS)
-    assert "attention_mask" not in features
-    assert features["input_ids"].shape == (1, int(features["cu_seq_lens_q"][-1]))
-    torch.testing.assert_close(module(features)["sentence_embedding"].detach(), expected, rtol=1e-9, atol=1e-9)
-
-
-@torch.enable_grad()
-def fused_step(module, texts) -> None:
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
-    embed(module, texts)[:, 0].sum().backward()
-    with torch.no_grad():
-        embed(module)
-    optimizer.step()
-
-
 def one_row(module, value=0.0) -> None:
     module.embedding.weight.data[int(module.text_tokenizer.read(["cat"])[0][0])] = value
 
 
-def loaded(module) -> None:
-    module.load_state_dict({name: value * 0.5 if value.is_floating_point() else value for name, value in twin(module)})
-
-
-def twin(module):
-    return copy.deepcopy(module).state_dict().items()
-
-
-def adapted(module) -> None:
-    """Add a low-rank product to the table in place, as a merged adapter of PEFT does."""
-    module.embedding.weight.data += torch.randn(len(module.embedding.weight), 1) @ torch.randn(1, module.dimension)
-
-
-def optimized(module) -> None:
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
-    with torch.enable_grad():
-        embed(module, TEXTS).square().sum().backward()
-    optimizer.step()
-
-
-def moved(module) -> None:
-    module.half().attention.W.data.mul_(0.5)
-    module.float()
-
-
+# Values are compared, so that nothing need record a change: .data, of which torch counts no version, is enough.
+# Values are compared, so that nothing need record a change: .data, of which torch counts no version, is enough.
 CHANGES = {
-    "in place": lambda module: module.attention.W.mul_(1.5),
-    "steps, unrecorded": lambda module: module.attention.W.data.mul_(2),  # .data does not count a version
+    "steps": lambda module: module.attention.W.data.mul_(2),
     "one number of the steps": lambda module: module.attention.bias.data[-1, 1:2].add_(2),
-    "table, unrecorded": lambda module: module.embedding.weight.data.add_(0.5),
     "one row": one_row,
     "one row, no longer int8": lambda module: one_row(module, torch.linspace(0, 1, module.dimension) ** 3),
-    "NumPy's view": lambda module: module.embedding.weight.detach().numpy()[2:].fill(0.25),
     "swapped rows": lambda module: module.embedding.weight.data.copy_(module.embedding.weight.data.flip(0)),
     "another parameter": lambda module: setattr(
         module.embedding, "weight", torch.nn.Parameter(module.embedding.weight * -0.3)
     ),
-    "load_state_dict": loaded,
-    "vector_to_parameters": lambda module: torch.nn.utils.vector_to_parameters(
-        torch.nn.utils.parameters_to_vector(module.parameters()) * 0.5, module.parameters()
-    ),
-    "adapter": adapted,
-    "optimizer": optimized,
-    "half and back": moved,
-    "compiled": lambda module: torch.compile(module, backend="eager").attention.b.data.mul_(2),
-    "fused": lambda module: fused_step(module, TEXTS),
-    "fused, long document": lambda module: fused_step(module, [" ".join(SENTENCES * 50)]),
+    "another precision": lambda module: module.half().float().attention.W.data.mul_(0.5),
 }
 
 
@@ -222,7 +181,7 @@ def hooked(module) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["contextualizer", "mean", "dan"])
 @pytest.mark.parametrize("around", [low_rank, parametrized, pruned, hooked])
-def test_what_stands_around_the_table_counts_and_is_not_saved(tokenizer, tmp_path, name, around):
+def test_what_stands_around_the_table_or_a_step_counts_and_is_not_saved(tokenizer, tmp_path, name, around):
     """The table that each puts in the place of the parameter is computed by hand."""
     torch.manual_seed(0)
     module, texts = system(name)(tokenizer, 16), [*TEXTS, " ".join(SENTENCES * 50)]
@@ -230,6 +189,10 @@ def test_what_stands_around_the_table_counts_and_is_not_saved(tokenizer, tmp_pat
         before = embed(module, texts)
         plain = copy.deepcopy(module)
         plain.embedding.weight.copy_(around(module))
+        if name == "contextualizer":
+            parametrize.register_parametrization(module.attention, "V", Scaled())
+            plain.attention.V.copy_(module.attention.V)
+            assert not torch.equal(plain.attention.V, module.attention.parametrizations.V.original)
         expected, found = embed(plain, texts), embed(module, texts)
     assert not torch.allclose(before[0], found[0], atol=1e-3)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -237,16 +200,6 @@ def test_what_stands_around_the_table_counts_and_is_not_saved(tokenizer, tmp_pat
     if around is not hooked:
         message = "is no parameter of a saved model; merge adapters .* and remove parametrizations and pruning"
         assert re.search(message, error(module.save, str(tmp_path)))
-
-
-def test_what_stands_around_a_step_counts(tokenizer):
-    module = drawn(tokenizer).float()
-    plain = copy.deepcopy(module)
-    parametrize.register_parametrization(module.attention, "V", Scaled())
-    with torch.no_grad():
-        plain.attention.V.copy_(module.attention.V)
-        assert not torch.equal(plain.attention.V, module.attention.parametrizations.V.original)
-        torch.testing.assert_close(embed(module), embed(plain))
 
 
 def test_products_are_held_in_full_precision(tokenizer):
@@ -346,17 +299,6 @@ def test_a_cut_is_never_silent(tokenizer):
         assert module.preprocess(["the cat sat"], max_length=2)["input_ids"].tolist() == full[:1, :2].tolist()
 
 
-def test_a_loaded_state_brings_its_phrases(tokenizer):
-    the, cat, dog = map(tokenizer.token_to_id, ("the", "cat", "dog"))
-    one, other = (
-        Contextualizer(tokenizer, 8, steps=1, rank=2, phrases=np.array([[the, second]])).eval() for second in (cat, dog)
-    )
-    one.load_state_dict(other.state_dict())
-    for text in ("the dog", "the cat"):
-        assert one.preprocess([text])["input_ids"].tolist() == other.preprocess([text])["input_ids"].tolist()
-        assert torch.equal(embed(one, [text]), embed(other, [text]))
-
-
 def test_a_model_in_training_encodes_as_in_evaluation(tokenizer, tmp_path):
     """Also in float16, where the zeros of a text without a token could become NaN."""
     model = make_model(tokenizer)
@@ -368,21 +310,6 @@ def test_a_model_in_training_encodes_as_in_evaluation(tokenizer, tmp_path):
         assert np.isfinite(expected).all()
         assert not expected[-1].any()
         assert np.array_equal(model.train().encode([*SENTENCES, ""]), expected)
-
-
-@pytest.mark.parametrize("options", OPTIONS[::5])
-def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
-    module = drawn(tokenizer, max_seq_length=900, **options).float()
-    # However its numbers lie in memory.
-    module.attention.U.data = module.attention.U.data.transpose(1, 2).contiguous().transpose(1, 2)
-    module.save(str(tmp_path))
-    loaded = Contextualizer.load(str(tmp_path))
-    assert loaded.get_config_dict() == module.get_config_dict()
-    assert loaded.state_dict().keys() == module.state_dict().keys()
-    for name, tensor in module.state_dict().items():
-        assert torch.equal(tensor, loaded.state_dict()[name]), name
-    ids, _ = packed(module, SENTENCES[:2])
-    assert torch.equal(packed(loaded, SENTENCES[:2])[0], ids)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -406,32 +333,23 @@ def test_drawn_weights_keep_variances_and_others_have_no_effect_yet(tokenizer):
     for name, size in (("U", 64), ("V", 64), ("W", 50)):
         assert float(weights[name].mean().abs()) < 0.1 * size**-0.5
         assert float(weights[name].std()) == pytest.approx(size**-0.5, rel=0.05)
-    assert {name: float(weights[name].unique()) for name in ("b", "gain", "bias", "s", "c0")} == {
-        "b": 1,
-        "gain": 1,
-        "bias": 0,
-        "s": 0,
-        "c0": 1,
-    }
+    assert [float(weights[name].unique()) for name in ("b", "gain", "bias", "s", "c0")] == [1, 1, 0, 0, 1]
 
 
-def test_only_what_the_embedding_depends_on_is_saved_and_as_safetensors(tokenizer, tmp_path):
-    said = error(drawn(tokenizer).save, str(tmp_path), safe_serialization=False)
+def test_only_what_the_embedding_depends_on_is_saved_bit_for_bit_and_as_safetensors(tokenizer, tmp_path):
+    module = drawn(tokenizer, max_seq_length=900).float()
+    said = error(module.save, str(tmp_path), safe_serialization=False)
     assert "saved as safetensors only" in said
     assert list(tmp_path.iterdir()) == []
-    drawn(tokenizer).save(str(tmp_path))
+    # However its numbers lie in memory.
+    module.attention.U.data = module.attention.U.data.transpose(1, 2).contiguous().transpose(1, 2)
+    module.save(str(tmp_path))
     names = {"embedding.weight", *(f"attention.{name}" for name in ("U", "V", "W", "b", "gain", "bias"))}
     assert load_file(tmp_path / "model.safetensors").keys() == names
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_float32_on_a_cpu_is_embedded_as_in_training(tokenizer, options):
-    module = drawn(tokenizer, **options).float()
-    texts = [*TEXTS, " ".join(SENTENCES * 100)]
-    with_gradients = embed(module, texts).detach()
-    with torch.no_grad():
-        found = embed(module, texts)
-    torch.testing.assert_close(found, with_gradients, rtol=1e-4, atol=1e-4)
+    loaded = Contextualizer.load(str(tmp_path))
+    assert loaded.get_config_dict() == module.get_config_dict()
+    assert loaded.state_dict().keys() == module.state_dict().keys()
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in module.state_dict().items())
 
 
 # The steps over another module's token embeddings
@@ -460,13 +378,6 @@ def test_flattened_inputs_are_padded_inputs(tokenizer):
     torch.testing.assert_close(pooling(flat)["sentence_embedding"], expected)
 
 
-def test_it_begins_as_the_normalised_mean():
-    features = {"token_embeddings": torch.randn(2, 3, 6), "attention_mask": torch.ones(2, 3, dtype=torch.int64)}
-    expected = 1 + F.layer_norm(features["token_embeddings"].mean(1), (6,), eps=1e-12)
-    result = ContextualizerPooling(6, steps=1, rank=2)(features)["sentence_embedding"]
-    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
-
-
 def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
     transformer = Transformer(str(save_cross_encoder(tmp_path / "bert", tokenizer)), max_seq_length=64)
     model = SentenceTransformer(modules=[transformer, ContextualizerPooling(8, steps=2, rank=4)], device="cpu")
@@ -478,56 +389,51 @@ def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
         assert (loaded.encode(SENTENCES) == expected).all()
 
 
-def test_wrong_features_are_one_line(tmp_path):
-    save = ContextualizerPooling(8).save
-    assert "saved as safetensors only" in error(save, str(tmp_path), safe_serialization=False)
-    features = {"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)}
-    assert "token embeddings must have 8 features, got 4; set the dim" in error(ContextualizerPooling(8), features)
-    assert error(ContextualizerPooling.load, str(tmp_path)).endswith(
-        ": no config.json, not a saved ContextualizerPooling"
-    )
-    seeded = ContextualizerPooling(4, initial_context="uniform")
+def test_it_begins_as_the_normalised_mean_and_wrong_features_are_one_line(tmp_path):
+    features = {"token_embeddings": torch.randn(2, 3, 6), "attention_mask": torch.ones(2, 3, dtype=torch.int64)}
+    expected = 1 + F.layer_norm(features["token_embeddings"].mean(1), (6,), eps=1e-12)
+    result = ContextualizerPooling(6, steps=1, rank=2)(features)["sentence_embedding"]
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    pooling = ContextualizerPooling(8)
+    assert "saved as safetensors only" in error(pooling.save, str(tmp_path), safe_serialization=False)
+    assert "token embeddings must have 8 features, got 6; set the dim" in error(pooling, features)
+    assert error(pooling.load, str(tmp_path)).endswith(": no config.json, not a saved ContextualizerPooling")
+    seeded = ContextualizerPooling(6, initial_context="uniform")
     assert "must have input_ids, which seed initial_context='uniform'" in error(seeded, features)
 
 
 # Tables of int8 rows
 
 
-def test_by_hand():
-    table = torch.tensor([[127.0, -127.0, 1.4, -0.6], [0.0, 0.0, 0.0, 0.0], [0.5, -0.25, 0.0, 0.1]])
-    levels, scales = quantized(table)
-    assert levels.dtype == torch.int8
-    assert scales.dtype == torch.float16
-    assert levels.tolist() == [[127, -127, 1, -1], [0, 0, 0, 0], [127, -64, 0, 25]]
-    torch.testing.assert_close(dequantized(levels, scales), table, atol=0.5, rtol=0)
-
-
 @given(st.integers(0, 2**31), st.floats(1e-6, 100))
 def test_rounding_is_near_and_once(seed, size):
     table = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * size
-    rounded = dequantized(*quantized(table))
+    table[0] = torch.tensor([127.0, -127, 1.4, -0.6, 0, 0, 0]) / 127
+    table[1] = 0
+    levels, scales = quantized(table)
+    assert (levels.dtype, scales.dtype) == (torch.int8, torch.float16)
+    assert levels[:2].tolist() == [[127, -127, 1, -1, 0, 0, 0], [0] * 7]
+    rounded = dequantized(levels, scales)
     half_a_level = table.abs().amax(1, keepdim=True).clamp(min=0.008) / 127 * 0.502
     assert bool(((rounded - table).abs() <= half_a_level).all())
     assert torch.equal(dequantized(*quantized(rounded)), rounded)
 
 
-def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
-    def stored_dtype(module):
-        module.save(str(tmp_path))
-        return load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype
-
-    module = Contextualizer(tokenizer, 4, steps=1, rank=2)
-    assert stored_dtype(module) == torch.float32
-    module.round_table()
-    assert stored_dtype(module) == torch.int8
-    assert torch.equal(Contextualizer.load(str(tmp_path)).embedding.weight, module.embedding.weight)
-    assert stored_dtype(module.half()) == torch.float16
-
-
 def test_a_model_of_int8_rows_stays_one_when_it_is_trained(tokenizer, tmp_path):
+    def stored(module, folder=""):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        module.save(str(tmp_path / folder))
+        # What is saved is what is in memory.
+        assert torch.equal(
+            Contextualizer.load(str(tmp_path / folder)).embedding.weight, module.embedding.weight.float()
+        )
+        return load_file(tmp_path / folder / "model.safetensors")["embedding.weight"].dtype
+
     made = Contextualizer(tokenizer, 4, steps=1, rank=2)
+    assert stored(made) == torch.float32
     made.round_table()
-    made.save(str(tmp_path))
+    assert stored(made) == torch.int8
+    assert stored(copy.deepcopy(made).half(), "half") == torch.float16
     for store, folder, expected in (
         ("int8", "tuned", torch.int8),
         ("int8", "checkpoint-3", torch.float32),
@@ -539,11 +445,8 @@ def test_a_model_of_int8_rows_stays_one_when_it_is_trained(tokenizer, tmp_path):
         with torch.no_grad():
             module.embedding.weight[3] += torch.tensor([0.1, 0.02, 0.003, 0.0004])
         before = module.embedding.weight.detach().clone()
-        (tmp_path / folder).mkdir(exist_ok=True)
-        module.save(str(tmp_path / folder))
-        assert load_file(tmp_path / folder / "model.safetensors")["embedding.weight"].dtype == expected
-        # What is saved is what is in memory: the trained row is rounded, all others are as they were.
-        assert torch.equal(Contextualizer.load(str(tmp_path / folder)).embedding.weight, module.embedding.weight)
+        assert stored(module, folder) == expected
+        # The trained row is rounded, all others are as they were.
         changed = (module.embedding.weight != before).any(1).nonzero().flatten().tolist()
         assert changed == ([3] if expected == torch.int8 else [])
 

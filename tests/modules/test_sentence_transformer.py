@@ -182,31 +182,21 @@ def test_it_is_a_fast_tokenizer_of_transformers(shipped_model):
     assert ids == own.encode("a cat").ids
     assert view.encode("a cat") == [view.pad_token_id, *ids, view.pad_token_id]
     assert view.decode(view.encode("unbelievably a cat"), skip_special_tokens=True) == "unbelievably a cat"
+    module = Contextualizer(Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="b")), 8)
+    assert module.tokenizer.encode("a") == [0]
+    assert module.tokenizer.pad_token is None
 
 
-def test_the_model_stays_the_same(tokenizer):
+def test_a_view_is_taken_without_changing_the_model_and_another_tokenizer_has_another(tokenizer):
     model = make_model(tokenizer)
-    before = fingerprint(model)
-    assert model.tokenizer is not None
+    before, view = fingerprint(model), model.tokenizer
     assert fingerprint(model) == before
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         other.tokenizer = other.tokenizer
         assert fingerprint(other) == before
-
-
-def test_another_tokenizer_has_another_view(tokenizer):
-    model = make_model(tokenizer)
-    before = model.tokenizer
+    assert Contextualizer(view, 8).backend_tokenizer.to_str() == model[0].backend_tokenizer.to_str()
     content = tokenizer.to_str().replace('"lowercase":true', '"lowercase":false')
     assert content != tokenizer.to_str()
     model.tokenizer = Tokenizer.from_str(content)
-    assert model.tokenizer is not before
-    assert model.tokenizer.tokenize("THE") != ["the"] == before.tokenize("THE")
-
-
-def test_a_new_module_takes_the_view_and_a_vocabulary_without_padding_has_none(tiny_model):
-    module = Contextualizer(tiny_model.tokenizer, 8)
-    assert module.backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
-    module = Contextualizer(Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="b")), 8)
-    assert module.tokenizer.encode("a") == [0]
-    assert module.tokenizer.pad_token is None
+    assert model.tokenizer is not view
+    assert model.tokenizer.tokenize("THE") != ["the"] == view.tokenize("THE")
