@@ -163,15 +163,6 @@ def test_the_nearest_tokens_are_those_of_the_equations(path, seed, m, part, toke
     assert (best[-1] == best[0]).all()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_nearest_tokens_are_rows_of_the_table(path):
-    model = Model(0, 16, 4, 1, ("none", "mean", "ones")).compiled(path)
-    rows = np.ones((1, 16), np.float32)
-    for token in (-1, ENTRIES):
-        with pytest.raises(IndexError):
-            model.nearest_tokens(np.array([3]), rows, np.array([token]), np.array([1]), rows)
-
-
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
@@ -204,22 +195,22 @@ def test_200_000_tokens(path, kind):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_counts_stand_for_repetitions(path):
+def test_counts_stand_for_repetitions_and_huge_values_become_infinite_and_nothing_else(path):
     model = Model(2, 40, 9, 3, ("none", "sum", "ones"))
     ids, counts = np.arange(300, dtype=np.int32), np.random.default_rng(0).integers(1, 9, 300)
     compiled = model.compiled(path)
     repeated = compiled.embed(np.repeat(ids, counts).astype(np.int32), np.array([counts.sum()]))
     assert (compiled.embed(ids, np.array([300]), counts) == repeated).all()
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_huge_values_become_infinite_and_nothing_else(path):
     model = Model(3, 16, 4, 2, ("none", "mean", "ones"), int8=False)
     model.values[5] = 3e38
-    ids, counts = np.array([5, 6, 7, 8], np.int32), np.array([2, 2])
-    found = model.compiled(path).embed(ids, counts)
+    ids, counts, compiled = np.array([5, 6, 7, 8], np.int32), np.array([2, 2]), model.compiled(path)
+    found = compiled.embed(ids, counts)
     assert not np.isfinite(found[0]).all()
-    assert (found[1] == model.compiled(path).embed(ids[2:], counts[1:])[0]).all()
+    assert (found[1] == compiled.embed(ids[2:], counts[1:])[0]).all()
+    rows = np.ones((1, 16), np.float32)
+    for token in (-1, ENTRIES):
+        with pytest.raises(IndexError):
+            compiled.nearest_tokens(np.array([3]), rows, np.array([token]), np.array([1]), rows)
 
 
 # The choice of a path
@@ -280,10 +271,8 @@ def test_a_path_is_chosen_and_logged_and_the_fastest_is_the_default(path, anew, 
     monkeypatch.delenv(loading.VARIABLE)
     anew()
     assert kernel_name() == PATHS[-1]
-
-
-def test_a_path_that_does_not_exist_is_an_error(anew, monkeypatch):
     monkeypatch.setenv(loading.VARIABLE, "sse9")
+    anew()
     assert error(kernel) == "CTX_EMBED_KERNEL must be numpy, plain or avx2, got 'sse9'"
 
 

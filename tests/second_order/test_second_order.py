@@ -1,7 +1,6 @@
-"""The mathematics against values worked by hand, plain loops, and itself in other forms."""
+"""The mathematics against plain loops, and itself in other forms."""
 
 import hashlib
-from functools import partial
 
 import pytest
 import torch
@@ -55,29 +54,26 @@ def plain_steps(x: Tensor, context: Tensor, steps: Steps) -> Tensor:
     return context
 
 
-def test_one_step_by_hand():
-    # m = 2, u = 1, U = [1, 1], V = [1, 0], W = [[1], [2]], b = [0, 1]; one token x = [1, 2], c^0 = [1, 1].
-    # U x = 3, V c = 1, a = [3, 7], a * x = [3, 14]: normalised to [-1, 1]; times gain [2, 3] plus bias [0, 1]: [-2, 4].
-    of_one_step = [[1.0, 1.0]], [[1.0, 0.0]], [[1.0], [2.0]], [0.0, 1.0], [2.0, 3.0], [0.0, 1.0]
-    steps, x = Steps(*(torch.tensor([parameter]) for parameter in of_one_step)), torch.tensor([[1.0, 2.0]])
-    for form in FORMS.values():
-        contexts = form(x, offsets_of(1), torch.ones(1, 2), steps)
-        torch.testing.assert_close(contexts, torch.tensor([[-1.0, 5.0]]))
-
-
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_each_form_is_the_plain_loop(name):
+def test_each_form_is_the_plain_loop_with_its_gradients(name):
     torch.manual_seed(0)
-    steps = random_steps(3, 4, 5)
-    x, context = torch.randn(9, 5, dtype=DOUBLE), torch.randn(3, 5, dtype=DOUBLE)
-    offsets = offsets_of(4, 0, 5)
-    contexts = FORMS[name](x, offsets, context, steps)
-    torch.testing.assert_close(contexts[0], plain_steps(x[:4], context[0], steps), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(contexts[1], context[1])
-    torch.testing.assert_close(contexts[2], plain_steps(x[4:], context[2], steps), rtol=1e-9, atol=1e-9)
-    every = second_order.direct(x, offsets, context, steps)
+    drawn = torch.randn(9, 5, dtype=DOUBLE), torch.randn(3, 5, dtype=DOUBLE), *random_steps(3, 4, 5)
+    offsets, found = offsets_of(4, 0, 5), []
+    for plain in (False, True):
+        x, context, *steps = inputs = [tensor.clone().requires_grad_() for tensor in drawn]
+        if plain:
+            ends = zip((x[:4], x[4:4], x[4:]), context, strict=True)
+            contexts = torch.stack(
+                [plain_steps(part, first, Steps(*steps)) if len(part) else first for part, first in ends]
+            )
+        else:
+            contexts = FORMS[name](x, offsets, context, Steps(*steps))
+        (contexts * torch.linspace(1, 2, 5, dtype=DOUBLE)).sum().backward()
+        found.append([contexts.detach(), *(tensor.grad for tensor in inputs)])
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+    every = second_order.direct(drawn[0], offsets, drawn[1], Steps(*drawn[2:]))
     assert every.shape == (4, 3, 5)
-    torch.testing.assert_close(every[0], context)
+    torch.testing.assert_close(every[0], drawn[1])
 
 
 @settings(max_examples=40)
@@ -104,22 +100,6 @@ def test_the_forms_agree_with_gradients(lengths, K, u, m, seed):
         torch.testing.assert_close(result, results[0], rtol=1e-7, atol=1e-7)
         for ours, reference in zip(gradient, gradients[0], strict=True):
             torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-5)
-
-
-def test_gradients_are_those_of_finite_differences():
-    torch.manual_seed(1)
-    steps = random_steps(2, 2, 3)
-    x = torch.randn(4, 3, dtype=DOUBLE, requires_grad=True)
-    s = torch.randn(3, dtype=DOUBLE, requires_grad=True)
-    parameters = [tensor.requires_grad_() for tensor in steps]
-    offsets = offsets_of(1, 3)
-
-    def run(x, s, *parameters):
-        weights = second_order.position_weights(offsets, s, kind="absolute", scale="mean")
-        context = torch.ones(2, 3, dtype=DOUBLE)
-        return second_order.direct(x * weights, offsets, context, Steps(*parameters))[-1]
-
-    assert torch.autograd.gradcheck(run, (x, s, *parameters))
 
 
 @pytest.mark.parametrize("u", [1, 40])
@@ -157,24 +137,19 @@ def test_a_long_document_is_read_block_by_block(kind, scale, block, monkeypatch)
         torch.testing.assert_close(torch.as_tensor(found), expected)
 
 
-def test_position_weights_by_hand():
-    ln2 = torch.log(torch.tensor([2.0, 0.5, 1.0]))  # exp(i s): 2, 4, 8; 1/2, 1/4, 1/8; 1, 1, 1
-    absolute = second_order.position_weights(offsets_of(3), ln2, kind="absolute", scale="sum")
-    expected = torch.tensor([[2 / 14, 4 / 7, 1 / 3], [4 / 14, 2 / 7, 1 / 3], [8 / 14, 1 / 7, 1 / 3]])
-    torch.testing.assert_close(absolute, expected)
-    relative = second_order.position_weights(offsets_of(2), 2 * ln2, kind="relative", scale="sum")
-    torch.testing.assert_close(relative, torch.tensor([[1 / 3, 2 / 3, 0.5], [2 / 3, 1 / 3, 0.5]]))
-    none = second_order.position_weights(offsets_of(4), ln2, kind="none", scale="sum")
-    torch.testing.assert_close(none, torch.full((4, 1), 0.25))
-    # Documents do not see each other.
-    for kind in second_order.POSITIONS:
-        weights = partial(second_order.position_weights, s=torch.randn(4), kind=kind, scale="mean")
-        alone = torch.cat([weights(offsets_of(3)), weights(offsets_of(5))])
-        torch.testing.assert_close(weights(offsets_of(3, 0, 5)), alone)
-    # Flat positions have a gradient: p_3 (3 - mean of i) = (3 - 2) / 3.
-    s = torch.zeros(2, requires_grad=True)
-    second_order.position_weights(offsets_of(3), s, kind="absolute", scale="sum")[2].sum().backward()
-    torch.testing.assert_close(s.grad, torch.full((2,), 1 / 3))
+@pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))
+@pytest.mark.parametrize("scale", second_order.SCALES)
+def test_position_weights_are_a_softmax_over_each_document(kind, scale):
+    # A flat position has a gradient, too.
+    s, aim, parts = torch.tensor([0.7, -0.7, 0.0], dtype=DOUBLE, requires_grad=True), torch.randn(8, 3), []
+    for n in (3, 0, 5):
+        places = torch.arange(1.0, n + 1, dtype=DOUBLE)[:, None] / (n if kind == "relative" else 1)
+        parts.append(torch.softmax(places * (s if kind != "none" else 0 * s[:1]), 0) * (n if scale == "mean" else 1))
+    found = second_order.position_weights(offsets_of(3, 0, 5), s, kind=kind, scale=scale)
+    torch.testing.assert_close(found.double(), torch.cat(parts))
+    if kind != "none":
+        ours, expected = (torch.autograd.grad((of * aim).sum(), s) for of in (found, torch.cat(parts)))
+        torch.testing.assert_close(ours, expected)
 
 
 @pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))

@@ -103,7 +103,7 @@ def plain(name, module, texts):
 
 
 @every_system
-def test_the_plain_computation_and_its_gradients(make, name, options):
+def test_the_plain_computation_and_its_gradients_whatever_the_batch_and_padding(make, name, options):
     module = make(name, **options)
     other = copy.deepcopy(module)
     ours, theirs = embed(module, TEXTS), plain(name, other, TEXTS)
@@ -115,11 +115,6 @@ def test_the_plain_computation_and_its_gradients(make, name, options):
     for (path, one), (_, another) in zip(module.named_parameters(), other.named_parameters(), strict=True):
         assert another.grad is not None, path
         torch.testing.assert_close(one.grad, another.grad, rtol=1e-6, atol=1e-8, msg=path)
-
-
-@every_system
-def test_neither_batch_nor_padding_change_a_result_nor_that_of_no_token(make, name, options):
-    module = make(name, **options)
     with torch.no_grad():
         expected = embed(module, TEXTS)
         torch.testing.assert_close(embed(module, ["", " \n"]), expected[[1, 1]])
@@ -204,14 +199,6 @@ def test_what_a_class_says_of_itself(make, tokenizer):
     assert len(names - {"config.json"}) == len(SYSTEMS)
 
 
-def test_unknown_names():
-    message = "unknown encoder 'lamma': did you mean 'lama'? known are attentive, bigru, "
-    assert error(system, "lamma").startswith(message)
-    message = "unknown option of lama 'head': did you mean 'heads'? known are context, heads, hidden, layer, "
-    assert error(require_options, "lama", ["head"]).startswith(message)
-    require_options("lama", ["heads", "context"])
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -230,6 +217,11 @@ def test_unknown_names():
 )
 def test_options_that_cannot_be_used(tokenizer, name, options, message):
     assert error(system(name), tokenizer, 8, **options) == message
+    message = "unknown encoder 'lamma': did you mean 'lama'? known are attentive, bigru, "
+    assert error(system, "lamma").startswith(message)
+    message = "unknown option of lama 'head': did you mean 'heads'? known are context, heads, hidden, layer, "
+    assert error(require_options, "lama", ["head"]).startswith(message)
+    require_options("lama", ["heads", "context"])
 
 
 def test_untrained_encoders(tokenizer, shipped_model):
@@ -281,7 +273,7 @@ def test_a_transformer_begins_as_the_mean_of_its_inputs(make):
     torch.testing.assert_close(embed(module, [SENTENCES[0]])[0], expected + positions)
 
 
-def test_the_penalty_by_hand(make):
+def test_the_penalty_by_hand_and_dropout_in_training_alone(make):
     module = make("san", penalty=0.7).train()
     embed(module, TEXTS)
     found = module.regularizer()
@@ -299,9 +291,6 @@ def test_the_penalty_by_hand(make):
     assert copy.deepcopy(module).regularizer() == 0
     embed(module, [""])
     assert module.regularizer() == 0
-
-
-def test_dropout_acts_in_training_alone(make):
     for name in ("cnn", "transformer", "use-transformer"):
         module = make(name, dropout=0.5)
         still = embed(module, TEXTS)
@@ -361,26 +350,31 @@ def test_axes_and_sums(make, axes, name, sizes):
     found = weights_of(module)
     assert module.training
     for text, of_text in zip(FOUR, found, strict=True):
-        n = len(ids_of(module, text))
+        ids = ids_of(module, text)
         assert of_text.axes == axes
-        assert of_text.weights.shape == sizes + (n,) * axes.count("token")
+        assert of_text.weights.shape == sizes + (len(ids),) * axes.count("token")
         assert of_text.weights.dtype == np.float32
         assert list(of_text.tokens) == module.backend_tokenizer.encode(text, add_special_tokens=False).tokens
-        if n:
-            np.testing.assert_allclose(of_text.weights.sum(-1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["lama", "san", "bilinear", "attentive", "lama-ctx", "mean"])
-def test_the_embedding_is_the_weighted_sum(make, name):
-    module = make(name)
-    for text, of_text in zip(FOUR, weights_of(module), strict=True):
-        ids = ids_of(module, text)
         if len(ids):
+            np.testing.assert_allclose(of_text.weights.sum(-1), 1, rtol=1e-5)
+        if len(ids) and axes == ("head", "token"):
+            # The embedding is the weighted sum.
             states = module.embedding(ids)
             if getattr(module, "hidden", 0):
                 states = gru_states(module.recurrent, states)
-            found = torch.from_numpy(of_text.weights).double() @ states.detach()
-            torch.testing.assert_close(found.flatten(), embed(module, [text])[0].detach(), rtol=1e-5, atol=1e-6)
+            total = torch.from_numpy(of_text.weights).double() @ states.detach()
+            torch.testing.assert_close(total.flatten(), embed(module, [text])[0].detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_prompt_is_read_as_by_encode_and_other_models_have_no_weights(make, tokenizer):
+    prompts = {"prompts": {"query": "the dog "}, "default_prompt_name": "query"}
+    model = SentenceTransformer(modules=[make("lama")], device="cpu", **prompts)
+    (found,) = ctx_embed.attention_weights(model, ["cat"])
+    assert "".join(found.tokens).replace("##", "").startswith("thedog")
+    assert error(weights_of, make("dan")) == "DeepAveraging has no attention weights to show"
+    other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
+    said = error(ctx_embed.attention_weights, other, ["cat"])
+    assert said.startswith("the model's first module must be a system of ctx_embed, got StaticEmbedding")
 
 
 def test_the_weights_of_self_attention_give_its_embedding(make):
@@ -457,17 +451,3 @@ def test_shares_where_the_tokens_bring_about_nothing(make):
     assert shares_of_steps(*nothing).tolist() == [[0.5, 0.5, 1 / 3, 1 / 3, 1 / 3]] * 2
     for contributions in contributions_of_steps(*nothing):
         assert contributions.isfinite().all()
-
-
-def test_a_prompt_is_read_as_by_encode(make):
-    prompts = {"prompts": {"query": "the dog "}, "default_prompt_name": "query"}
-    model = SentenceTransformer(modules=[make("lama")], device="cpu", **prompts)
-    (found,) = ctx_embed.attention_weights(model, ["cat"])
-    assert "".join(found.tokens).replace("##", "").startswith("thedog")
-
-
-def test_what_has_no_weights(make, tokenizer):
-    assert error(weights_of, make("dan")) == "DeepAveraging has no attention weights to show"
-    other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
-    said = "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
-    assert error(ctx_embed.attention_weights, other, ["cat"]) == said

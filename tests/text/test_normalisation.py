@@ -7,16 +7,8 @@ from contextlib import closing
 
 from hypothesis import example, given, strategies as st
 
-from ctx_embed.text.normalisation import (
-    _PLAIN,
-    LONGEST_WORD,
-    _read,
-    indexed,
-    normalised,
-    placed_words,
-    with_places,
-    words,
-)
+from ctx_embed.text import normalisation
+from ctx_embed.text.normalisation import indexed, normalised, placed_words, with_places, words
 
 ODD = (
     "eﬁम👩🏴กｶ①⅓ſ \x0c\x85\xad\u0301\u0307\u094d\u2000\u200b\u200c\u200d\ufe0f\uff9e"
@@ -71,29 +63,26 @@ def test_what_stands_for_the_same_reads_the_same_and_ordinary_texts_stay():
 def test_plain_characters_are_those_that_stay():
     for code in range(0x110000):
         character = chr(code)
-        if _PLAIN.fullmatch(character):
-            assert _read(character) == unicodedata.normalize("NFC", character) == character
+        if normalisation._PLAIN.fullmatch(character):
+            assert normalisation._read(character) == unicodedata.normalize("NFC", character) == character
 
 
 @given(odd_texts)
 @example("❤\ufe0f\u200d🔥")
 @example("a\ufe0f\u200d")
 @example("\u2000①\u200d")
-def test_reading_twice_changes_nothing(text):
-    read = normalised(text)
-    assert normalised(read) == read
+def test_reading_twice_changes_nothing_and_each_character_and_word_knows_its_original(text):
+    read, starts, stops = with_places(text)
+    assert read == normalised(text) == normalised(read)
     read.encode()
     assert not any(unicodedata.category(character) == "Cc" and character not in "\t\n\r" for character in read)
-
-
-@given(odd_texts)
-def test_each_character_knows_its_original(text):
-    read, starts, stops = with_places(text)
-    assert read == normalised(text)
     assert len(starts) == len(stops) == len(read)
     original = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert all((starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])) if len(read) else True
     assert all((starts < stops) & (stops <= len(original)))
+    for word, start, stop in placed_words(text):
+        assert word
+        assert 0 <= start < stop <= len(original)
 
 
 def test_places_point_into_the_original():
@@ -129,7 +118,7 @@ def tokens(text: str) -> list[str]:
 
 def test_no_word_is_longer_than_sqlite_reads():
     for text in ("日" * 10_923, "é" * 20_000, "x" * 40_000, "ab" * 17_000 + " end"):
-        assert max(map(len, tokens(indexed(text)))) <= LONGEST_WORD
+        assert max(map(len, tokens(indexed(text)))) <= normalisation.LONGEST_WORD
 
 
 @given(st.lists(st.sampled_from(ODD_PARTS)).map("".join))
@@ -139,13 +128,6 @@ def test_both_ways_to_write_a_text_have_the_same_words(text):
     assert sorted(tokens(indexed(text))) == sorted(tokens(" ".join(listed)))
     assert set(words(text)) <= set(listed)
     assert indexed(read) == indexed(text)
-
-
-@given(st.text())
-def test_words_of_any_text_are_within_it(text):
-    for word, start, stop in placed_words(text):
-        assert word
-        assert 0 <= start < stop <= len(text)
 
 
 @given(st.text(alphabet="a\xad\u200b\u200c\u200dé_1\n-"))
