@@ -279,7 +279,7 @@ def labels(tokenizer) -> objectives.Labels:
     return objectives.Labels(4, TextTokenizer(tokenizer), (["good"] * 7 + ["bad"] * 2) * 10, every, seed=3)
 
 
-def test_spans_are_pieces_of_their_texts(tokenizer, monkeypatch):
+def test_spans_are_pieces_of_their_texts_and_not_of_those_held_out(tokenizer, monkeypatch):
     monkeypatch.setattr(objectives, "LABEL_BATCH", 500)
     labelled = labels(tokenizer)
     ids, lengths = labelled.more_texts(batch([], step=0))
@@ -292,10 +292,6 @@ def test_spans_are_pieces_of_their_texts(tokenizer, monkeypatch):
         assert any(piece in texts[row] for row in labelled.rows_of_class[target])
     # Labels are drawn alike.
     assert abs(labelled._drawn.mean() - 0.5) < 0.1
-
-
-def test_the_held_out_part_is_not_drawn(tokenizer):
-    labelled = labels(tokenizer)
     assert 9 <= len(labelled.held_out_rows) < 19  # ten texts are empty
     assert not set(labelled.held_out_rows) & {row for rows in labelled.rows_of_class for row in rows}
     measured = []
@@ -306,7 +302,7 @@ def test_the_held_out_part_is_not_drawn(tokenizer):
 
     assert labelled.measures(embed) == labelled.measures(embed)
     assert torch.equal(*measured)
-    # Nor is a copy of it.
+    # Nor of their copies.
     texts = [f"text {number % 40}" for number in range(80)]
     labelled = objectives.Labels(4, TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
     held_out = {texts[row] for row in labelled.held_out_rows}

@@ -1,5 +1,6 @@
 import copy
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -28,18 +29,12 @@ from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.options import SupervisedOptions, TrainingJob
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised import job, train as training
-from ctx_embed.training.supervised.train import (
-    PROBE_DEVIATION,
-    best_epochs,
-    compact_tables,
-    new_encoder,
-    train_classifier,
-)
+from ctx_embed.training.supervised.train import compact_tables, new_encoder
 from tests.helpers.errors import error
 from tests.training.toy import forty_texts, other_values, same, state
 
 OPTIONS = SupervisedOptions(epochs=4, batch_size=8, learning_rate=0.02)
-trained = partial(train_classifier, progress=False)
+trained = partial(training.train_classifier, progress=False)
 
 
 def weights(predictor: Predictor) -> dict[str, torch.Tensor]:
@@ -88,8 +83,8 @@ def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monke
     assert not torch.equal(weights(classifier)["head"], states[3]["head"])
 
 
-@pytest.mark.parametrize("head", ["zeros", "random"])
-def test_an_epoch_by_hand(encoder, data, head):
+@pytest.mark.parametrize(("head", "class_weight"), [("zeros", None), ("random", None), ("zeros", {"-": 3.0})])
+def test_an_epoch_by_hand(encoder, data, head, class_weight):
     model, other = encoder(), encoder()
     options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3, head=head)
     torch.manual_seed(3)
@@ -98,15 +93,15 @@ def test_an_epoch_by_hand(encoder, data, head):
         for parameter in linear.parameters():
             torch.nn.init.zeros_(parameter)
     optimizer = torch.optim.Adam([*other.parameters(), *linear.parameters()], lr=0.02)
-    losses = []
+    losses, weight = [], torch.tensor([1.0, 3.0 if class_weight else 1.0])
     for rows in seeded_batches(40, 20, 3, 0):
         target = torch.tensor([["+", "-"].index(data.labels[row]) for row in rows])
-        loss = F.cross_entropy(linear(raw_embeddings(other, [data.texts[row] for row in rows])), target)
+        loss = F.cross_entropy(linear(raw_embeddings(other, [data.texts[row] for row in rows])), target, weight)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    classifier, history = trained(model, data, data, options)
+    classifier, history = trained(model, data, data, options, class_weight=class_weight)
     # Rows of the table that no text uses stayed as they were drawn.
     expected = {**state(other), "head": linear.weight.detach(), "bias": linear.bias.detach()}
     torch.testing.assert_close(weights(classifier), expected, rtol=1e-4, atol=1e-6)
@@ -142,7 +137,7 @@ def test_runs_are_averaged_and_each_holds_out_another_part(encoder, data):
     assert [{**entry, "run": 1} for entry in history] == [entry for _, entries in alone for entry in entries]
     assert [entry["run"] for entry in history] == [1] * 4 + [2] * 4 + [3] * 4
     of_runs = history[:4], history[4:8], history[8:]
-    assert best_epochs(history) == [max(run, key=lambda entry: entry["valid_accuracy"]) for run in of_runs]
+    assert training.best_epochs(history) == [max(run, key=lambda entry: entry["valid_accuracy"]) for run in of_runs]
     for name, tensor in weights(classifier).items():
         mean = torch.stack([weights(one)[name].double() for one, _ in alone]).mean(0)
         torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
@@ -248,7 +243,7 @@ def test_a_probe_is_logistic_regression_on_standardised_embeddings(tiny_model, s
     options = SupervisedOptions(epochs=1, learning_rate=1e-12, head="probe")
     classifier, _ = trained(copy.deepcopy(tiny_model), data, data, options, class_weight=class_weight)
     X = StandardScaler().fit_transform(bare.astype(np.float64))
-    regression = LogisticRegression(C=PROBE_DEVIATION**2, class_weight=class_weight, max_iter=1000)
+    regression = LogisticRegression(C=training.PROBE_DEVIATION**2, class_weight=class_weight, max_iter=1000)
     expected = regression.fit(X, data.labels).predict_proba(X)
     assert classifier.head.probabilities(classifier.logits(texts)) == pytest.approx(expected, abs=1e-3)
     # A text that cannot be read has the weighted shares of the classes.
@@ -326,18 +321,6 @@ def test_several_labels_are_learned(encoder, data):
     assert [set(found) for found in classifier.predict(rows.texts)] == [set(of_text) for of_text in labels]
 
 
-def test_class_weights_are_those_of_the_loss(encoder, data):
-    rare = Labelled(data.labels[:23], data.texts[:23])
-    assert [rare.labels.count(label) for label in "+-"] == [20, 3]
-
-    def found(class_weight):
-        classifier, _ = trained(encoder(), rare, rare, SupervisedOptions(3, 8, 0.003), class_weight=class_weight)
-        return classifier.predict(rare.texts).count("-")
-
-    assert found(None) == found({"+": 1.0, "-": 1.0}) <= 3
-    assert found({"-": 1000.0}) > 10
-
-
 def test_the_weight_of_one_of_several_labels_counts_where_the_label_is(encoder, data):
     rows = Labelled([(label, "first")[: 1 + (n < 4)] for n, label in enumerate(data.labels)], data.texts)
     options = SupervisedOptions(1, 40, 1e-9, head="zeros")
@@ -351,27 +334,21 @@ def test_the_table_is_cut_to_the_texts_and_put_back(tokenizer, sentences, name):
     encoder = untrained(name, tokenizer, 8)
     before, embeddings = encoder[0].embedding.weight.clone(), encoder.encode(sentences)
     used = np.unique(encoder[0].text_tokenizer(sentences[:2])[0])
-    with compact_tables(encoder, sentences[:2]):
+    # It is put back after an error, too.
+    with suppress(KeyboardInterrupt), compact_tables(encoder, sentences[:2]):
         assert encoder[0].embedding.weight.shape == (len(used), 8)
         assert encoder.encode(sentences[:2]) == pytest.approx(embeddings[:2], abs=1e-6)
         with torch.no_grad():
             encoder[0].embedding.weight += 1
+        raise KeyboardInterrupt
     changed = (encoder[0].embedding.weight != before).any(1).nonzero().flatten().tolist()
     assert changed == used.tolist()
     torch.testing.assert_close(encoder[0].embedding.weight[used], before[used] + 1)
     assert encoder[0].text_tokenizer(sentences)[0].max() > len(used)
-
-
-def test_a_context_drawn_by_ids_and_texts_without_a_token_keep_the_table(tokenizer):
+    # A context drawn by ids, and texts without a token, keep the table.
     by_ids = untrained("contextualizer", tokenizer, 8, initial_context="uniform")
-    encoder = untrained("mean", tokenizer, 8)
     with compact_tables(by_ids, ["the cat"]), compact_tables(encoder, [""]):
-        for each in (by_ids, encoder):
-            assert len(each[0].embedding.weight) == tokenizer.get_vocab_size()
-    # The table is put back after an error, too.
-    with pytest.raises(KeyboardInterrupt), compact_tables(encoder, ["the cat"]):
-        raise KeyboardInterrupt
-    assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
+        assert len(by_ids[0].embedding.weight) == len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
 
 
 def test_a_training_is_known_by_all_that_its_model_depends_on(tmp_path, tiny_model_path, tokenizer, monkeypatch):

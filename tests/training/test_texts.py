@@ -12,14 +12,7 @@ from sentence_transformers import SentenceTransformer
 from ctx_embed import load
 from ctx_embed.training.distillation import texts as reading
 from ctx_embed.training.distillation.job import TeacherCache, seen_in_part
-from ctx_embed.training.distillation.texts import (
-    Block,
-    Pairs,
-    read_blocks,
-    read_excluded,
-    read_labelled_files,
-    read_pairs,
-)
+from ctx_embed.training.distillation.texts import Block
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
 from tests.helpers.errors import error
@@ -37,7 +30,7 @@ def files(tmp_path, monkeypatch):
 
 
 def blocks_of(files, seed=0, **options) -> list[tuple[str, ...]]:
-    return [block.texts for block in read_blocks(Source(files, **options), seed)]
+    return [block.texts for block in reading.read_blocks(Source(files, **options), seed)]
 
 
 def mixture_of(*sources, excluded=frozenset()) -> reading.Mixture:
@@ -45,7 +38,7 @@ def mixture_of(*sources, excluded=frozenset()) -> reading.Mixture:
 
 
 def test_blocks_are_consecutive_sentences_of_one_file(files):
-    blocks = read_blocks(Source(files))
+    blocks = reading.read_blocks(Source(files))
     assert sorted(block.families for block in blocks) == [("a",), ("a",) * 4, ("a",) * 4, ("b",) * 4, ("c",)]
     assert tuple(f"sentence {number} of a.txt" for number in range(4, 8)) in blocks_of(files)
     assert (reading.genre("books.00.txt.gz"), reading.genre(".hidden")) == ("books", ".hidden")
@@ -219,7 +212,7 @@ def test_excluded_texts_are_lines_and_columns_of_files(tmp_path):
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"one line\n"))
     (tmp_path / "c.jsonl").write_text('{"_id": "7", "text": "Of a collection."}\n')
     (tmp_path / "d.csv").write_text('text,second\n"Well, well","One more"\n')
-    assert read_excluded(sorted(tmp_path.iterdir())) == {
+    assert reading.read_excluded(sorted(tmp_path.iterdir())) == {
         *("1", "0", "a good film", "a book", "one line"),
         *("7", "of a collection", "well well", "one more"),
     }
@@ -230,25 +223,25 @@ def test_labelled_files_have_a_label_first_and_a_text_last(tmp_path):
     first.write_text("1\tgood\n\n0\tbad\n1\tleft out\n")
     second.write_text("1\t9\tvery good\n")
     skip.write_text(json.dumps({"note": "x", "lines": {"a.tsv": [4, 9]}}))
-    assert read_labelled_files([first, second], skip) == (["1", "0", "1"], ["good", "bad", "very good"])
-    less = read_labelled_files([first, second], skip, excluded=frozenset({words_of("Very good!")}))
+    assert reading.read_labelled_files([first, second], skip) == (["1", "0", "1"], ["good", "bad", "very good"])
+    less = reading.read_labelled_files([first, second], skip, excluded=frozenset({words_of("Very good!")}))
     assert less == (["1", "0"], ["good", "bad"])
-    assert error(read_labelled_files, [second]) == "the labelled files must have at least two labels, got 1"
+    assert error(reading.read_labelled_files, [second]) == "the labelled files must have at least two labels, got 1"
     second.write_text("no tab\n")
-    assert error(read_labelled_files, [second]) == f"{second}, line 1: 'no tab' is not label<TAB>text"
+    assert error(reading.read_labelled_files, [second]) == f"{second}, line 1: 'no tab' is not label<TAB>text"
     for content in ("{", '{"lines": [1]}', '{"lines": {"a": 1}}', "{}"):
         skip.write_text(content)
-        assert "not JSON of the form" in error(read_labelled_files, [first], skip)
+        assert "not JSON of the form" in error(reading.read_labelled_files, [first], skip)
 
 
 def test_pairs_of_a_file(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("2.5\ta cat\tthe cat\n\n0\ta cat\ta dog\n")
-    assert read_pairs(path) == Pairs([2.5, 0.0], ("a cat", "a cat"), ("the cat", "a dog"))
+    assert reading.read_pairs(path) == reading.Pairs([2.5, 0.0], ("a cat", "a cat"), ("the cat", "a dog"))
     path.write_text("good\ta\tb\n")
-    assert error(read_pairs, path) == f"{path}, line 1: must be score<TAB>text<TAB>text, got 'good\\ta\\tb'"
+    assert error(reading.read_pairs, path) == f"{path}, line 1: must be score<TAB>text<TAB>text, got 'good\\ta\\tb'"
     path.write_text("1\ta\tb\n")
-    assert error(read_pairs, path) == f"{path}: must have at least two pairs, got 1"
+    assert error(reading.read_pairs, path) == f"{path}: must have at least two pairs, got 1"
 
 
 # The teacher's embeddings
