@@ -77,17 +77,21 @@ def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder,
     assert (again.rows, again.count, again.bad) == (encoded.rows, encoded.count, encoded.bad)
 
 
-def test_as_many_threads_work_as_the_user_allows_and_other_programs_read_the_parts(corpus, tmp_path, monkeypatch):
+def test_threads_as_the_user_allows_a_bar_of_rows_and_parts_that_other_programs_read(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     made = []
     pool = bulk_encoding.ThreadPoolExecutor
     monkeypatch.setattr(bulk_encoding, "ThreadPoolExecutor", lambda count: made.append(count) or pool(count))
-    encode_dataset(corpus, tmp_path / "out")
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    encode_dataset([corpus / "a.txt", corpus / "b.jsonl"], tmp_path / "out", part_rows=25, progress=True)
     assert made == [3]
+    assert re.search(rf"finishing: +\d+%.* {2 * LINES}/about \d+ \[", terminal.getvalue())
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
     parts = str(tmp_path / "out" / "part-*.parquet")
-    query = f"SELECT id, text, len(embedding), year, lang FROM '{parts}' ORDER BY id DESC LIMIT 1"
-    assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009, None)]
+    query = f"SELECT id, text, len(embedding), year FROM '{parts}' ORDER BY id DESC LIMIT 1"
+    assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009)]
 
 
 def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, embedder, monkeypatch):
@@ -258,37 +262,27 @@ def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpu
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("broken.xlsx", b"PK\x03\x04" + bytes(99), "cannot be read as a spreadsheet ("),
-        ("sub/none.ods", b"", "cannot be read as a spreadsheet ("),
-        ("table.parquet", b"PAR1", "cannot be read as Parquet ("),
-        ("0.txt.gz", gzip.compress(b"a row\n" * 9999)[:-20], "broken gzip after line "),
-        ("pictures.txt", bytes(range(256)) * 9, "line 2: must be UTF-8 ("),
-    ],
-)
-def test_a_broken_file_of_a_folder_is_named_and_left_out(corpus, tmp_path, name, content, said):
+def test_broken_files_of_a_folder_are_named_and_left_out(corpus, tmp_path):
     whole = encode_dataset(corpus, tmp_path / "whole").rows
-    broken = corpus / name
-    broken.parent.mkdir(exist_ok=True)
-    broken.write_bytes(content)
-    found = encode_dataset(corpus, tmp_path / "out")
-    assert list(found.report.failed) == [str(broken)]
-    assert found.report.failed[str(broken)].startswith(said)
-    # What was read before the break may stay.
-    assert found.rows == whole or name.endswith(".gz")
-    # A file that somebody names must be readable.
-    assert said in error(encode_dataset, [corpus, broken], tmp_path / "named")
-
-
-def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25, progress=True)
-    assert "finishing: 100%|" in terminal.getvalue()
-    assert f" {LINES}/about {LINES} [" in terminal.getvalue()
+    (corpus / "sub").mkdir()
+    broken = {
+        "0.txt.gz": (gzip.compress(b"a row\n" * 9999)[:-20], "broken gzip after line "),
+        "broken.xlsx": (b"PK\x03\x04" + bytes(99), "cannot be read as a spreadsheet ("),
+        "sub/none.ods": (b"", "cannot be read as a spreadsheet ("),
+        "table.parquet": (b"PAR1", "cannot be read as Parquet ("),
+        "pictures.txt": (bytes(range(256)) * 9, "line 2: must be UTF-8 ("),
+    }
+    # Rows that are read before a break may stay, those of one file here.
+    for names in ([*broken][1:], [*broken]):
+        for name in names:
+            (corpus / name).write_bytes(broken[name][0])
+        found = encode_dataset(corpus, tmp_path / f"out of {len(names)}")
+        assert found.report.failed.keys() == {str(corpus / name) for name in names}
+        assert (found.rows == whole) == ("0.txt.gz" not in names)
+    for name, (_, said) in broken.items():
+        assert found.report.failed[str(corpus / name)].startswith(said)
+        # A file that somebody names must be readable.
+        assert said in error(encode_dataset, [corpus / "a.txt", corpus / name], tmp_path / "named")
 
 
 class Zeros:

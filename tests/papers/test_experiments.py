@@ -3,9 +3,8 @@
 import hashlib
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
-from threading import Event
 
 import numpy as np
 import pytest
@@ -17,18 +16,10 @@ from ctx_embed.eval.scoring.probes import folds_of
 from ctx_embed.explanations import Explanation
 from ctx_embed.fingerprint import identity
 from ctx_embed.systems import parameter_count, without_vocabulary
-from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report
+from papers import EXPERIMENTS, RunOptions, classifier_cells, find_experiment, reproduce, write_report
 from papers.__main__ import reproduce as reproduce_command
 from papers.attended_words import most_attended, words_of
-from papers.classifier_cells import (
-    accuracy_summary,
-    fold_parts,
-    initial_encoder,
-    settings_from,
-    settings_of,
-    train_and_test,
-    trained,
-)
+from papers.classifier_cells import initial_encoder, settings_of, train_and_test, trained
 from papers.experiment import Outcome, Verdict
 from papers.runner import FORMAT, CellFile, changed, chosen
 from papers.tables import OURS, SIZES, TRANSFORMER
@@ -93,27 +84,18 @@ def test_what_another_run_holds_is_left_to_it_and_done_in_the_end_if_it_did_not(
     (cell,) = chosen(TABLE3, ["ones_k-1"])
     settings = TABLE3.quick(cell.settings)
     held = CellFile(tmp_path, cell, identity(FORMAT, workplace.identity(settings)), silent)
-    taken, stopped = Event(), Event()
+    with ExitStack() as other:
+        assert other.enter_context(held.claimed("fold 2", wait=False))
 
-    def work(settings, part, workplace):
-        done.append(part)
-        if part == "fold 3":
-            stopped.set()
-        return {"accuracy": 50.0, "parameters": 9}
+        def work(settings, part, workplace):
+            done.append(part)
+            if part == "fold 3":
+                if stores:
+                    held.keep("fold 2", {"accuracy": 60.0, "parameters": 9, "seconds": 1.0})
+                other.close()
+            return {"accuracy": 50.0, "parameters": 9}
 
-    def other() -> None:
-        with held.claimed("fold 2", wait=False) as mine:
-            assert mine
-            taken.set()
-            assert stopped.wait(60)
-            if stores:
-                held.keep("fold 2", {"accuracy": 60.0, "parameters": 9, "seconds": 1.0})
-
-    with ThreadPoolExecutor(1) as shell:
-        future = shell.submit(other)
-        assert taken.wait(60)
         results = reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, told.append)
-        future.result()
     assert "table3 ones_k-1 fold 2: another run is computing it" in told
     assert done == ["fold 1", "fold 3", *["fold 2"] * (not stores)]
     assert computed(results) == {"ones_k-1": 3}
@@ -209,19 +191,19 @@ def test_mean_and_deviation_by_hand():
         "fold 4": {"accuracy": 78.0, "parameters": 9, "seconds": 2.0},
     }
     mean = {"accuracy": 74.0, "tests": 3, "seconds_each": 2.0, "std": 4.0, "standard_error": pytest.approx(4 / 3**0.5)}
-    assert accuracy_summary({}, parts) == {"ms": 2.5, "training_ms": 7.5, "parameters": 9, **mean}
-    assert "std" not in accuracy_summary({}, {"fold 1": parts["fold 1"]})
-    assert "accuracy" not in accuracy_summary({}, {"speed": parts["speed"]})
+    assert classifier_cells.accuracy_summary({}, parts) == {"ms": 2.5, "training_ms": 7.5, "parameters": 9, **mean}
+    assert "std" not in classifier_cells.accuracy_summary({}, {"fold 1": parts["fold 1"]})
+    assert "accuracy" not in classifier_cells.accuracy_summary({}, {"speed": parts["speed"]})
 
 
 def test_parts_and_settings():
-    assert fold_parts(TINY, 2) == ["speed", "fold 1", "fold 2"]
-    assert fold_parts({}, 1) == ["fold 1"]
+    assert classifier_cells.fold_parts(TINY, 2) == ["speed", "fold 1", "fold 2"]
+    assert classifier_cells.fold_parts({}, 1) == ["fold 1"]
     # Each encoder's head is that of train.
     heads = {name: settings_of("MR", name)["training"]["head"] for name in ("contextualizer", "transformer", "dan")}
     assert heads == {"contextualizer": "zeros", "transformer": "random", "dan": "random"}
     assert settings_of("MR", "dan", {"head": "zeros"})["training"]["head"] == "zeros"
-    default = settings_from("CR", "default")["training"]
+    default = classifier_cells.settings_from("CR", "default")["training"]
     assert default["head"] == "probe"
     assert "seed" not in default
 
