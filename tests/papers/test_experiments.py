@@ -14,9 +14,10 @@ from tokenizers import Tokenizer
 
 from ctx_embed.eval.scoring.probes import folds_of
 from ctx_embed.explanations import Explanation
+from ctx_embed.files import locked
 from ctx_embed.fingerprint import identity
 from ctx_embed.systems import parameter_count, without_vocabulary
-from papers import EXPERIMENTS, RunOptions, classifier_cells, find_experiment, reproduce, write_report
+from papers import EXPERIMENTS, RunOptions, classifier_cells, find_experiment, reproduce, runner, write_report
 from papers.__main__ import reproduce as reproduce_command
 from papers.attended_words import most_attended, words_of
 from papers.classifier_cells import initial_encoder, settings_of, train_and_test, trained
@@ -78,7 +79,9 @@ def test_runs_add_up_and_tables_share_cells(workplace, tmp_path):
 
 
 @pytest.mark.parametrize("stores", [False, True])
-def test_what_another_run_holds_is_left_to_it_and_done_in_the_end_if_it_did_not(workplace, tmp_path, stores):
+def test_what_another_run_holds_is_left_to_it_and_done_in_the_end_if_it_did_not(
+    workplace, tmp_path, monkeypatch, stores
+):
     done: list[str] = []
     told: list[str] = []
     (cell,) = chosen(TABLE3, ["ones_k-1"])
@@ -87,15 +90,15 @@ def test_what_another_run_holds_is_left_to_it_and_done_in_the_end_if_it_did_not(
     with ExitStack() as other:
         assert other.enter_context(held.claimed("fold 2", wait=False))
 
-        def work(settings, part, workplace):
-            done.append(part)
-            if part == "fold 3":
+        def ending_when_waited_for(path, wait=True):
+            if wait and path.name.endswith("fold-2"):
                 if stores:
                     held.keep("fold 2", {"accuracy": 60.0, "parameters": 9, "seconds": 1.0})
                 other.close()
-            return {"accuracy": 50.0, "parameters": 9}
+            return locked(path, wait=wait)
 
-        results = reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, told.append)
+        monkeypatch.setattr(runner, "locked", ending_when_waited_for)
+        results = reproduce(counting(TABLE3, done), tmp_path, workplace, ONE, told.append)
     assert "table3 ones_k-1 fold 2: another run is computing it" in told
     assert done == ["fold 1", "fold 3", *["fold 2"] * (not stores)]
     assert computed(results) == {"ones_k-1": 3}
