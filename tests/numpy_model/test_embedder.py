@@ -26,7 +26,7 @@ from ctx_embed.explanations import contributions
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.kernel import kernel
 from ctx_embed.model import Model
-from ctx_embed.numpy_model import Embedder, UnsupportedModelError, document_state, embedder as embedding
+from ctx_embed.numpy_model import Embedder, UnsupportedModelError, document_state
 from ctx_embed.numpy_model.document_state import DocumentState
 from ctx_embed.numpy_model.embedder import batches, embed_in_batches
 from ctx_embed.systems import system
@@ -203,14 +203,6 @@ def test_threads_share_a_batch_and_an_embedder(embedder, paragraphs, monkeypatch
         assert difference(np.stack(list(pool.map(embedder.encode, texts))), alone) <= 1e-6
 
 
-def test_sums_over_blocks_are_those_over_all_entries(embedder, monkeypatch):
-    entries = np.arange(2000, 5000)
-    given = entries, np.array([3000]), 1 + entries % 3
-    blocks = embedder.contextualizer.embed(*given)
-    monkeypatch.setattr(embedding, "BLOCK_TOKENS", 1 << 20)
-    assert np.abs(embedder.contextualizer.embed(*given) - blocks).max() <= 1e-5 * np.abs(blocks).max()
-
-
 def test_ids_beyond_the_table_are_refused(embedder):
     rows = len(embedder.contextualizer.table.values)
     ids = [(wrong, dtype) for wrong in (-1, rows) for dtype in (np.int32, np.int64)]
@@ -329,6 +321,15 @@ def test_a_state_joined_to_itself_its_bytes_and_options(embedder):
     for options in ({"normalize": False}, {"truncate_dim": 7}, {"precision": "ubinary"}):
         expected = embedder.encode("the first half of a lone \ud800 text, and more of it", **options)
         np.testing.assert_allclose(state.embedding(**options), expected, rtol=1e-4, atol=NEAR)
+
+
+def test_a_state_knows_how_much_of_another_the_model_reads(embedder):
+    parts = "日本語 " * 40, "the cat sat on the mat, and then some more. " * 200
+    for left, right in (parts, parts[::-1]):
+        state = state_of(embedder, left)
+        state.merge(state_of(embedder, right))
+        assert embedder.encode(left + right).any()
+        assert near(state, embedder, left + right)
 
 
 @pytest.mark.parametrize("scale", ["mean", "sum"])
