@@ -429,13 +429,13 @@ def test_the_papers_settings_of_lama(workplace, tmp_path):
     assert set(cells) == {"te_r8", "lama+ctx_r8", "avg_amazon"}
     te = cells["te_r8"].cell.settings
     assert (te["architecture"]["heads"], te["words"], te["mlp"]) == (16, 112, 512)
-    assert (te["training"]["learning_rate"], te["sgd"]) == (0.1, {"momentum": 0.9, "weight_decay": 1e-4})
+    assert (te["training"]["learning_rate"], te["sgd"]) == (0.01, {"momentum": 0.9, "weight_decay": 1e-4})
     lama = cells["lama+ctx_r8"]
     assert lama.figures["heads"] in (1, 2, 4, 8, 16, 32)
     architecture = lama.cell.settings["architecture"]
     assert (architecture["context"], architecture["layer"]) == ("learned", 100)
     assert "fold 1" in cells["avg_amazon"].parts
-    adam = RunOptions(True, patterns=("te_r8",), changes={"words": 112, "mlp": 512, "heads": 16, "learning_rate": 0.1})
+    adam = RunOptions(True, patterns=("te_r8",), changes={"words": 112, "mlp": 512, "heads": 16, "learning_rate": 0.01})
     other = with_figures("lama-table3", tmp_path / "adam", workplace, adam)["te_r8"]
     assert other.parts["test"]["loss"] != cells["te_r8"].parts["test"]["loss"]
     said = error(with_figures, "table2", tmp_path, workplace, options)
