@@ -40,45 +40,39 @@ answer = server.post("/embeddings", json={"model": "default", "input": texts}).j
 found = [row["embedding"] for row in answer["data"]]
 """
     + SAME,
-    "OpenAI's API": SERVER
-    + """
+    "OpenAI's API": f"""{SERVER}
 found = [row.embedding for row in client.embeddings.create(model="default", input=texts).data]
-"""
-    + SAME,
+{SAME}""",
     "LangChain over HTTP": SERVER + "found = embeddings.embed_documents(texts)\n" + SAME,
     "LlamaIndex over HTTP": SERVER + "found = embed_model.get_text_embedding_batch(texts)\n" + SAME,
-    "LangChain": """
+    "LangChain": f"""
 from langchain_core.vectorstores import InMemoryVectorStore
 store = InMemoryVectorStore.from_texts(texts, embeddings)
 found = store.similarity_search("inflation", k=1)[0].page_content
-"""
-    + NEAREST,
-    "LlamaIndex": """
+{NEAREST}""",
+    "LlamaIndex": f"""
 from llama_index.core import Document, VectorStoreIndex
 index = VectorStoreIndex.from_documents([Document(text=text) for text in texts], embed_model=embed_model)
 found = index.as_retriever(similarity_top_k=1).retrieve("inflation")[0].text
-"""
-    + NEAREST,
+{NEAREST}""",
     "Haystack": """
 import numpy as np
 embedder.warm_up()
 found = embedder.run("inflation")["embedding"]
 np.testing.assert_allclose(found, ctx_embed.load().encode("inflation"), atol=1e-5)
 """,
-    "txtai": """
+    "txtai": f"""
 embeddings.index(texts)
 found = embeddings.search("inflation", 1)[0]["text"]
-"""
-    + NEAREST,
-    "Chroma": """
+{NEAREST}""",
+    "Chroma": f"""
 import chromadb
 client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False))
 collection = client.create_collection("page", embedding_function=function)
 collection.add(ids=["a", "b", "c"], documents=texts)
 found = collection.query(query_texts=["inflation"], n_results=1)["documents"][0][0]
-"""
-    + NEAREST,
-    "LanceDB": """
+{NEAREST}""",
+    "LanceDB": f"""
 import tempfile
 import lancedb
 from lancedb.pydantic import LanceModel, Vector
@@ -88,10 +82,9 @@ class Note(LanceModel):
     vector: Vector(function.ndims()) = function.VectorField()
 
 table = lancedb.connect(tempfile.mkdtemp()).create_table("notes", schema=Note)
-table.add([{"text": text} for text in texts])
+table.add([dict(text=text) for text in texts])
 found = table.search("inflation").limit(1).to_list()[0]["text"]
-"""
-    + NEAREST,
+{NEAREST}""",
     "Qdrant": """
 model = ctx_embed.load()
 client.upload_collection("notes", vectors=model.encode(texts), payload=[{"text": text} for text in texts])
