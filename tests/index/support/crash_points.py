@@ -18,10 +18,10 @@ import ctx_embed
 from ctx_embed.index import writer
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.vectors import DTYPES
 from tests.index.support.hash_model import HashEmbedder, HashModel
 from tests.index.support.stored import stored, widths_of
 
-WIDTHS = {"float32": 4, "float16": 2, "int8": 1}
 ADDED = ["first new text", "second new text", "third new text"]
 MODEL = HashModel(16)
 OURS = str(Path(ctx_embed.__file__).parent)
@@ -32,28 +32,22 @@ def opened(folder: Path) -> SearchIndex:
     return SearchIndex(found, HashEmbedder(found.settings.dimension))
 
 
-def change(folder: Path):
-    index = opened(folder)
+def change(index: SearchIndex):
     works = {"add": partial(index.add, ADDED, ["x", "y", "z"]), "reembed": partial(index.reembed, MODEL)}
     return works.get(kind) or partial(index.compact, kind)
 
 
-def texts_of(folder: Path) -> list[str]:
-    """Return all texts in their order, after checking that the index is intact."""
-    return list(stored(folder, exact=kind not in WIDTHS).values())
-
-
-def is_changed(folder: Path, texts: list[str]) -> bool:
+def state(folder: Path) -> tuple[list[str], tuple]:
+    """Return all texts in their order, and how their vectors are stored; check that the index is intact."""
     with closing(IndexFolder(folder)) as found:
         settings = found.settings
-    if kind not in WIDTHS:
-        return texts != old if kind == "add" else settings.dimension == MODEL.dimension
-    return settings.dtype == kind and widths_of(folder) == {WIDTHS[kind] * settings.dimension}
+    texts = stored(folder, exact=kind not in DTYPES).values()
+    return list(texts), (settings.dtype, settings.dimension, *widths_of(folder))
 
 
 def change_and_die(folder: Path, line: int) -> None:
     """Change an index, and be killed before the ``line``-th of our lines that is reached."""
-    work, lines = change(folder), set()
+    work, lines = change(opened(folder)), set()
 
     def trace(frame, event, argument):
         if not frame.f_code.co_filename.startswith(OURS):
@@ -91,21 +85,23 @@ def kills(base: Path, work: Path, stride: int) -> Iterator[Path]:
 if __name__ == "__main__":
     base, work, stride, kind = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     writer.BATCH_DOCUMENTS = 5
-    old = texts_of(base)
-    left = {False: 0, True: 0}
+    old, _ = state(base)
+    left, afterwards = [], set()
     for folder in kills(base, work, stride):
-        texts = texts_of(folder)
+        left.append(state(folder))
+        texts, _ = left[-1]
         assert texts == old or (kind == "add" and texts == old + ADDED), texts
-        left[is_changed(folder, texts)] += 1
         # The next writer adds more, and removes what the killed one left.
         with opened(folder) as index:
             index.add(["afterwards"])
-            if kind == "reembed":
-                index.reembed(MODEL)
-            elif kind != "add":
-                index.compact(kind)
+            if kind != "add":
+                change(index)()
             assert index.search("afterwards", 1, mode="dense")[0].text == "afterwards"
         assert len(list(folder.glob("*.faiss*"))) <= 1, folder
-        assert texts_of(folder) == [*texts, "afterwards"]
-        assert is_changed(folder, [*texts, "afterwards"])
-    print(left[False], left[True])
+        found, widths = state(folder)
+        assert found == [*texts, "afterwards"]
+        afterwards.add(widths)
+    # The last change ended.
+    new = left[-1]
+    assert afterwards == {new[1]}
+    print(len(left) - left.count(new), left.count(new))
