@@ -13,13 +13,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import faiss_file
 from ctx_embed.index.database import ranges_of, rows_of
+from ctx_embed.index.documents import LAST_IDS
 from ctx_embed.index.filters import parse_filter
 from ctx_embed.index.folder import IndexFolder, View
 from tests.index.support.hash_model import HashEmbedder, HashModel, hash_vectors
 from tests.index.support.stored import stored
 
 texts = st.one_of(st.sampled_from(["cat", "dog", "the cat", "house", ""]), st.text(max_size=8))
-ids = st.one_of(st.none(), st.integers(-3, 30), st.sampled_from(["a", "b", "1", "2", "-3", "02", ""]))
+# Among them the last ones that automatic ids continue, and those beyond, which end none.
+ends = [-(2**63), *(LAST_IDS + number for number in range(-2, 3)), 2**63 - 1]
+ids = st.one_of(st.none(), st.integers(-3, 30), st.sampled_from(["a", "b", "1", "2", "-3", "02", "", "1e300"]))
+ids |= st.sampled_from([*ends, str(LAST_IDS), str(2**63 - 1)])
 years = st.one_of(st.none(), st.integers(2018, 2023))
 batches = st.lists(st.tuples(texts, ids, years), max_size=5)
 
@@ -47,6 +51,8 @@ class Operations(RuleBasedStateMachine):
         )
 
     def keep(self, batch, returned) -> None:
+        automatic = [got for (_, given, _), got in zip(batch, returned, strict=True) if given is None]
+        assert automatic == sorted(automatic)
         for (text, given, year), got in zip(batch, returned, strict=True):
             name = str(got)
             # An automatic id was never in use before.
@@ -157,15 +163,35 @@ def compare(folder: IndexFolder) -> None:
     folder.read(compared)
 
 
+# Words, some of them in common use, and as they may be typed.
+STEMS = ["hospital", "harbour", "garden", "gardener", "mountain", "fountain", "bicycle", "icicles"]
+WORDS = [*STEMS * 3, *(f"{stem[:3]}{ending}" for stem in STEMS for ending in ("olar", "ement", "iton"))]
+TYPED = [*WORDS, *(f"{word[:3]}{word[4]}{word[3]}{word[5:]}" for word in WORDS), *(word[:-1] for word in WORDS)]
+
+
+def compare_words(known: SearchIndex, queries: list[str]) -> None:
+    """Compare what is found by words with what a process finds that has just opened the index."""
+    with SearchIndex.open(known.path, Unreadable()) as fresh:
+        for query in queries:
+            # The second search of an index computes scores from lists.
+            fresh.search("hospital", mode="words")
+            expected, found = (each.search(query, mode="words") for each in (fresh, known))
+            assert [(hit.id, hit.corrected) for hit in found] == [(hit.id, hit.corrected) for hit in expected]
+
+
+class Unreadable(HashModel):
+    def encode_document(self, texts, **options):
+        return super().encode_document(texts, **options) * np.array([["zero" not in text] for text in texts])
+
+
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8"])
 def test_a_view_that_takes_over_what_an_earlier_one_knew_is_a_new_one(tmp_path, monkeypatch, factory):
     monkeypatch.setattr(faiss_file, "STALE_FLAT", 3)
+    monkeypatch.setattr("ctx_embed.index.words.LARGE", 20)
     generator = random.Random(0)
 
-    class Unreadable(HashModel):
-        def encode_document(self, texts, **options):
-            found = super().encode_document(texts, **options)
-            return found * np.array([["zero" not in text] for text in texts])
+    def words(count: int, of: list[str] = WORDS) -> str:
+        return " ".join(generator.choices(of, k=count))
 
     with SearchIndex.create(tmp_path / "index", Unreadable(), factory, chunk="sentences") as index:
         folder = IndexFolder(index.path)
@@ -174,10 +200,10 @@ def test_a_view_that_takes_over_what_an_earlier_one_knew_is_a_new_one(tmp_path, 
             ids = index.ids()
             some = generator.sample(ids, min(len(ids), generator.randint(1, 4)))
             if kind == "add":
-                texts = [f"Text {number} {place}. More{' zero' * (place % 3 == 1)}." for place in range(3)]
+                texts = [f"Text {words(3)} {number}. More{' zero' * (place % 3 == 1)}." for place in range(3)]
                 index.add(texts, metadata=[{"n": generator.randint(0, 9)} for _ in texts])
             elif kind == "upsert" and some:
-                index.upsert([f"New text {number}." for _ in some], some, [{"n": number % 10} for _ in some])
+                index.upsert([f"New text {words(2)}." for _ in some], some, [{"n": number % 10} for _ in some])
             elif kind == "delete":
                 index.delete(some)
             elif kind == "set" and some:
@@ -186,6 +212,8 @@ def test_a_view_that_takes_over_what_an_earlier_one_knew_is_a_new_one(tmp_path, 
                 index.compact()
             if generator.random() < 0.7:
                 compare(folder)
+            if number % 3 == 0:
+                compare_words(index, [words(generator.randint(1, 4), TYPED) for _ in range(4)])
         compare(folder)
         folder.close()
         assert index.verify(embed=False) == []
@@ -199,30 +227,3 @@ def test_rows_are_those_of_their_ranges_and_damaged_ranges_are_refused():
             rows_of(np.array(pairs, "<i8").tobytes())
     with pytest.raises(ValueError, match=r"."):
         rows_of(b"1234567")
-
-
-def test_words_are_found_as_by_a_process_that_has_just_opened_the_index(tmp_path, monkeypatch):
-    """Word lists, common words and corrections are taken over from commit to commit."""
-    monkeypatch.setattr("ctx_embed.index.words.LARGE", 20)
-    generator = random.Random(0)
-    stems = ["hospital", "harbour", "garden", "gardener", "mountain", "fountain", "bicycle", "icicles"]
-    words = [*stems, *(f"{stem[:3]}{ending}" for stem in stems for ending in ("olar", "ement", "iton"))]
-    typed = [*words, *(f"{word[:3]}{word[4]}{word[3]}{word[5:]}" for word in words), *(word[:-1] for word in words)]
-    with (
-        SearchIndex.create(tmp_path / "index", HashModel()) as index,
-        SearchIndex.open(index.path, HashModel()) as known,
-    ):
-        index.add([" ".join(generator.choices(words[:12], k=4)) for _ in range(40)])
-        for _ in range(15):
-            if generator.random() < 0.7:
-                index.add([" ".join(generator.choices(words, k=3)) for _ in range(generator.randint(1, 3))])
-            else:
-                index.delete(generator.sample(index.ids(), 2))
-            queries = [" ".join(generator.choices(typed, k=generator.randint(1, 4))) for _ in range(4)]
-            with SearchIndex.open(index.path, HashModel()) as fresh:
-                for query in queries:
-                    # The second search of an index computes scores from lists.
-                    fresh.search("hospital", mode="words")
-                    expected = fresh.search(query, mode="words")
-                    found = known.search(query, mode="words")
-                    assert [(hit.id, hit.corrected) for hit in found] == [(hit.id, hit.corrected) for hit in expected]
