@@ -168,6 +168,10 @@ def test_a_large_notebook_is_read_by_its_cells_and_records_have_their_lines(tmp_
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     hit, *_ = grep("passwords", tmp_path / "a.jsonl")
     assert (hit.line, hit.nearest_line, hit.text) == (3, 3, f"{PASSWORDS}\nand more")
+    (tmp_path / "mail.csv").write_text("id;message\n1;The ferry was late again.\n2;Prices rose.\n")
+    for query, options in (("ferry", {}), ("prices", {"text_field": "message", "title_field": "id"})):
+        (hit, *_) = grep(query, tmp_path / "mail.csv", mode="words", **options)
+        assert (hit.line, query in hit.text.lower()) == (2 if query == "ferry" else 3, True)
 
 
 def test_gzip_and_other_encodings(tmp_path):

@@ -61,7 +61,7 @@ def test_changes_while_documents_are_read_do_not_affect_them(index, monkeypatch)
     assert index.count() == 7
 
 
-def test_facets_count_documents(notes):
+def test_facets_count_documents_and_mistakes_are_found_at_once(notes):
     assert notes.facets("lang") == [("en", 2), ("de", 1)]
     assert notes.facets("tags") == [("animal", 2), ("home", 2)]
     assert notes.facets("by.name") == [("Ann", 2)]
@@ -71,6 +71,16 @@ def test_facets_count_documents(notes):
     assert notes.facets("tags", 'lang = "de"') == [("animal", 1)]
     assert notes.facets("lang", limit=1) == [("en", 2)]
     assert notes.count('tags contains "home"') == 2
+    for work, arguments, message in (
+        (notes.documents, {"where": "x >"}, "filter 'x >'"),
+        (notes.documents, {"offset": -1}, "offset must be an integer of at least 0, got -1"),
+        (notes.documents, {"limit": 1.5}, "limit must be an integer of at least 0, got 1.5"),
+        (notes.facets, {"field": "a b"}, "field 'a b': expected the end at character 3, got 'b'"),
+        (notes.facets, {"field": 5}, "the field must be a string, e.g. 'year', got an int"),
+        (notes.facets, {"field": "lang", "limit": 0}, "limit must be an integer of at least 1, got 0"),
+        (notes.ids, {"where": f"n = {'9' * 30}"}, "does not fit into 64 bits"),
+    ):
+        assert message in error(work, **arguments)
 
 
 def test_metadata_change_without_embedding(index, hash_model):
@@ -96,19 +106,6 @@ def test_metadata_change_without_embedding(index, hash_model):
         assert message in error(index.update_metadata, ids, changes)
     assert index.get(0).metadata["x"] == 5
     assert index.verify() == []
-
-
-def test_mistakes_are_found_at_once(notes):
-    for work, arguments, message in (
-        (notes.documents, {"where": "x >"}, "filter 'x >'"),
-        (notes.documents, {"offset": -1}, "offset must be an integer of at least 0, got -1"),
-        (notes.documents, {"limit": 1.5}, "limit must be an integer of at least 0, got 1.5"),
-        (notes.facets, {"field": "a b"}, "field 'a b': expected the end at character 3, got 'b'"),
-        (notes.facets, {"field": 5}, "the field must be a string, e.g. 'year', got an int"),
-        (notes.facets, {"field": "lang", "limit": 0}, "limit must be an integer of at least 1, got 0"),
-        (notes.ids, {"where": f"n = {'9' * 30}"}, "does not fit into 64 bits"),
-    ):
-        assert message in error(work, **arguments)
 
 
 def test_metadata_of_numpy_and_pandas(index):
@@ -138,7 +135,7 @@ def three(index):
     return index
 
 
-def test_export_writes_arrays_and_lines(three, tmp_path):
+def test_what_goes_out_comes_in_again(three, tmp_path, hash_model):
     assert "does not exist; create it first" in error(three.export, tmp_path / "no" / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
     three.delete("b")
@@ -149,26 +146,19 @@ def test_export_writes_arrays_and_lines(three, tmp_path):
     assert second["id"] == "c"
     np.testing.assert_allclose(vectors, hash_vectors(["one", "three"]), rtol=1e-6)
     assert vectors.dtype == np.float32
-
-
-def test_columns_of_a_data_set_go_in(three, hash_model):
-    columns = {"id": ["u", "v"], "text": ["one", "two"], "embedding": hash_vectors(["one", "two"]).tolist()}
-    dataset = Dataset.from_dict(columns)
-    hash_model.seen.clear()
-    assert three.add(dataset["text"], dataset["id"], embeddings=dataset["embedding"]) == ["u", "v"]
-    assert hash_model.seen == []
-    assert [hit.id for hit in three.search("two", 2, mode="dense")] == ["b", "v"]
-
-
-@pytest.mark.parametrize(("name", "field"), [("out.jsonl", None), ("out.parquet", "embedding")])
-def test_what_goes_out_comes_in_again(three, tmp_path, hash_model, name, field):
-    three.export(tmp_path / "out")
     rows = Dataset.from_json(str(tmp_path / "out.jsonl"), cache_dir=str(tmp_path / "cache"))
-    rows.add_column("embedding", np.load(tmp_path / "out.npy").tolist()).to_parquet(tmp_path / "out.parquet")
-    build_index(tmp_path / name, tmp_path / "other", model=hash_model, embedding_field=field)
-    with SearchIndex.open(tmp_path / "other", hash_model) as other:
-        assert list(other) == list(three)
-        assert other.search("x", 3, where="n >= 2", mode="dense") == three.search("x", 3, where="n >= 2", mode="dense")
+    rows = rows.add_column("embedding", vectors.tolist())
+    rows.to_parquet(tmp_path / "out.parquet")
+    for name, field in (("out.jsonl", None), ("out.parquet", "embedding")):
+        hash_model.seen.clear()
+        build_index(tmp_path / name, tmp_path / "other", mode="overwrite", model=hash_model, embedding_field=field)
+        assert hash_model.seen == ([] if field else ["one", "three"])
+        with SearchIndex.open(tmp_path / "other", hash_model) as other:
+            assert list(other) == list(three)
+            assert other.search("x", where="n >= 2", mode="dense") == three.search("x", where="n >= 2", mode="dense")
+    # So do the columns of a data set.
+    assert three.upsert(rows["text"], rows["id"], embeddings=rows["embedding"]) == ["a", "c"]
+    assert hash_model.seen == []
 
 
 def test_given_embeddings_are_stored_at_unit_length(three, hash_model):

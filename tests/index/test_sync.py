@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from ctx_embed import SearchIndex
 from ctx_embed.cli.index.sync import summary
 from ctx_embed.errors import installation
-from ctx_embed.grep import grep
 from ctx_embed.index import sync, writer
 from ctx_embed.index.build import build_index
 from ctx_embed.index.database import Database
@@ -77,7 +76,7 @@ def at(index, wanted: str) -> Document:
 IDS = ["a.md", "plain.json", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]
 
 
-def test_a_folder_becomes_documents(index, folder):
+def test_a_folder_becomes_documents(index, folder, tmp_path, hash_model):
     synced = index.sync(folder)
     assert ids(index) == IDS
     assert (synced.added, synced.documents, synced.unchanged) == (6, 8, 0)
@@ -91,9 +90,14 @@ def test_a_folder_becomes_documents(index, folder):
     hits = [hit for hit in index.search("anything", k=50) if hit.id == "a.md"]
     assert sorted(hit.text.split("\n")[0] for hit in hits) == ["# Title", "## Part 1", "## Part 2", "## Part 3"]
     assert synced.passages == 7 + len(hits)
+    # An exported index builds again.
+    assert index.export(tmp_path / "out") == synced.passages
+    assert build_index(tmp_path / "out.jsonl", tmp_path / "again", model=hash_model).documents == synced.passages
+    with SearchIndex.open(tmp_path / "again", hash_model) as again:
+        assert {document.metadata.get("document") for document in again.documents()} == {None, "a.md"}
 
 
-def test_each_record_names_its_line_or_its_row_and_sheet(index, tmp_path):
+def test_each_record_names_its_line_or_its_row_and_sheet_and_each_passage_its_page(index, tmp_path):
     (folder := tmp_path / "tables").mkdir()
     book = openpyxl.Workbook()
     for name, rows in (("First", [["text"], ["one"], [None], ["two"]]), ("Second", [[], ["text"], ["three"]])):
@@ -103,6 +107,7 @@ def test_each_record_names_its_line_or_its_row_and_sheet(index, tmp_path):
     book.save(folder / "book.xlsx")
     (folder / "list.json").write_text('[{"text": "four"}, {"text": "five"}]')
     (folder / "lines.csv").write_text('text\n"six\nseven"\neight\n')
+    pdf(folder / "report.pdf")
     index.sync(folder)
     found = {document.text: document.metadata for document in index.documents()}
     assert {text: book[at["sheet"]].cell(at["row"], 1).value for text, at in found.items() if "sheet" in at} == {
@@ -110,12 +115,18 @@ def test_each_record_names_its_line_or_its_row_and_sheet(index, tmp_path):
     }
     assert [found[text].get("row") for text in ("four", "five", "eight")] == [1, 2, None]
     assert [found[text]["line"] for text in ("six\nseven", "eight")] == [3, 4]
+    assert index.get("report.pdf").metadata["page"] == 1
+    passages = [hit for hit in index.search("x", k=50) if hit.id == "report.pdf"]
+    assert {hit.text: hit.page for hit in passages} == {FIRST: 1, SECOND: 2}
+    index.sync(folder, documents="paragraphs")
+    found = {document.text: document.metadata["page"] for document in index.documents("source = 'report.pdf'")}
+    assert found == {FIRST: 1, SECOND: 2}
 
 
 hashed = sync.content_hash
 
 
-def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
+def test_only_differences_are_read_and_a_record_that_is_gone_is_removed(index, folder, hash_model, monkeypatch):
     index.sync(folder)
     assert index.search("title", where="modified < '2000'") == []
     index.add(["by hand"], ["own"])
@@ -145,6 +156,15 @@ def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     shutil.rmtree(folder / "sub")
     assert index.sync(folder).removed == 2
     assert "sub/b.txt" not in index
+    (folder / "rows.jsonl").write_text('{"id": "r2", "text": "another"}\n{"text": "without id"}\n')
+    seen = len(hash_model.seen)
+    assert index.sync(folder).changed == 1
+    assert "r1" not in index
+    assert hash_model.seen[seen:] == ["another"]
+    (folder / "a0.jsonl").write_text('{"id": "r2", "text": "moved"}\n')
+    (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
+    index.sync(folder)
+    assert (index.get("r2").text, index.get("r3").text) == ("moved", "other")
 
 
 @pytest.mark.parametrize("tool", ["replace", "in place"])
@@ -202,19 +222,6 @@ def test_checksums_show_what_the_system_does_not(index, folder, hash_model, monk
     assert index.sync(folder, checksum=True).unchanged == 6
 
 
-def test_a_record_that_is_gone_is_removed_and_one_that_moves_stays(index, folder, hash_model):
-    index.sync(folder)
-    (folder / "rows.jsonl").write_text('{"id": "r2", "text": "another"}\n{"text": "without id"}\n')
-    seen = len(hash_model.seen)
-    assert index.sync(folder).changed == 1
-    assert "r1" not in index
-    assert hash_model.seen[seen:] == ["another"]
-    (folder / "a0.jsonl").write_text('{"id": "r2", "text": "moved"}\n')
-    (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
-    index.sync(folder)
-    assert (index.get("r2").text, index.get("r3").text) == ("moved", "other")
-
-
 @pytest.mark.parametrize(
     ("unit", "expected"),
     [
@@ -239,19 +246,6 @@ def test_what_a_document_is(index, folder, unit, expected):
     assert ids(index) == ["a.md", "plain.json", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]
 
 
-def test_pages(index, folder):
-    pdf(folder / "report.pdf")
-    index.sync(folder)
-    assert index.get("report.pdf").metadata["page"] == 1
-    passages = [hit for hit in index.search("x", k=50) if hit.id == "report.pdf"]
-    assert {hit.text: hit.page for hit in passages} == {FIRST: 1, SECOND: 2}
-    index.sync(folder, documents="paragraphs")
-    assert {document.text: document.metadata["page"] for document in index.documents("source = 'report.pdf'")} == {
-        FIRST: 1,
-        SECOND: 2,
-    }
-
-
 def test_a_name_means_the_same_in_any_unicode_form(index, tmp_path):
     """Composed as keyboards write é, or decomposed as macOS does."""
     folder, wanted = tmp_path / "notes", "privé/thé.md"
@@ -266,12 +260,19 @@ def test_a_name_means_the_same_in_any_unicode_form(index, tmp_path):
     assert index.sync(folder, exclude=[wanted[:6]], allow_empty=True).removed == 1
 
 
-def test_globs_are_stored_and_what_they_leave_out_is_removed(index, folder):
+def test_globs_are_stored_what_they_leave_out_is_removed_and_one_that_matches_nothing_is_named(index, folder):
     for options in ({"include": ["*.md", "*.txt"]}, {}):
         index.sync(folder, **options)
         assert ids(index) == ["a.md", "sub/b.txt"]
-    assert index.sync(folder, exclude=["sub/"]).removed == 1
-    assert ids(index) == ["a.md"]
+    options = {"include": ["*.md", "*.rst"], "exclude": ["./sub/", "drafts/", "!x", ".hidden"]}
+    synced = index.sync(folder, **options)
+    assert synced.remarks == [
+        "--include '*.rst' matches no file",
+        "--exclude 'drafts/' matches nothing",
+        "--exclude '!x' matches nothing",
+    ]
+    assert (synced.removed, ids(index)) == (1, ["a.md"])
+    assert index.sync(folder, dry_run=True).remarks == synced.remarks
     for globs in ("*.md", ["*.md", 5], 5):
         assert "include must be a list of globs, got" in error(index.sync, folder, include=globs)
 
@@ -300,6 +301,19 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder, mon
         assert list(failed) == sorted(expected)
         assert all(failed[name].startswith(reason) for name, reason in expected.items())
         assert ids(index) == IDS[1:]
+    # Messages are one printable line, and shorten long names.
+    for name in expected:
+        (folder / name).unlink()
+    (folder / "a\nb\x1b[31m.pdf").write_text("no")
+    long = folder / ("d" * 200) / ("e" * 200)
+    long.mkdir(parents=True)
+    (long / "broken.pdf").write_text("no")
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
+    message = index.sync(folder).left_out
+    assert message.isprintable()
+    for said in ("a?b?[31m.pdf (not PDF", "caf?.txt (its name is not UTF-8)", "broken.pdf (not PDF"):
+        assert said in message
+    assert "d" * 100 not in message
 
 
 def test_a_download_that_was_cut_short_leaves_the_former_text(index, folder):
@@ -330,19 +344,6 @@ def test_a_download_that_was_cut_short_leaves_the_former_text(index, folder):
     synced = index.sync(folder)
     assert (synced.failed, synced.skipped["empty"], synced.removed) == ({}, 3, 1)
     assert "a.md" not in index
-
-
-def test_messages_are_one_printable_line(index, folder):
-    (folder / "a\nb\x1b[31m.pdf").write_text("no")
-    long = folder / ("d" * 200) / ("e" * 200)
-    long.mkdir(parents=True)
-    (long / "broken.pdf").write_text("no")
-    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
-    message = index.sync(folder).left_out
-    assert message.isprintable()
-    for said in ("a?b?[31m.pdf (not PDF", "caf?.txt (its name is not UTF-8)", "broken.pdf (not PDF"):
-        assert said in message
-    assert "d" * 100 not in message
 
 
 @pytest.mark.parametrize("batch", [1, 2048])
@@ -561,7 +562,7 @@ def test_dates_and_numbers_of_any_size(index, folder, tmp_path, hash_model):
         assert build(tmp_path / name).documents == 1
 
 
-def test_deleted_documents_come_back_when_their_file_changes(index, folder):
+def test_a_changed_file_brings_deleted_documents_back_and_keeps_metadata_that_people_set(index, folder):
     index.sync(folder)
     assert index.delete(where="source = 'sub/b.txt' or n = 1") == 2
     with closing(Database(index.path)) as store, store.writing():
@@ -576,10 +577,6 @@ def test_deleted_documents_come_back_when_their_file_changes(index, folder):
     assert (synced.changed, synced.documents) == (2, 3)
     assert ids(index) == IDS
     assert index.verify() == []
-
-
-def test_metadata_that_people_set_survives_a_change_of_the_file(index, folder):
-    index.sync(folder)
     index.update_metadata("a.md", {"stars": 5, "title": "By hand"})
     (folder / "a.md").write_text("# Alpha\n\nAnother text about the first letter.")
     index.sync(folder)
@@ -728,14 +725,10 @@ def test_a_moved_folder_takes_the_place_of_the_old_one(index, folder, tmp_path):
     assert ids(index) == ["other/x.md"]
     assert index.sync(other).remarks == []
     assert "no such folder, and" in error(index.sync, moved, allow_empty=True)
+    # All files may be renamed.
+    (other / "x.md").rename(other / "y.md")
+    assert index.sync(other).removed == 1
     assert index.verify() == []
-
-
-def test_all_files_may_be_renamed(index, folder):
-    index.sync(folder)
-    for path in [path for path in folder.rglob("*") if path.is_file()]:
-        path.rename(path.with_name(f"new-{path.name}"))
-    assert index.sync(folder).removed == 6
 
 
 def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
@@ -761,18 +754,6 @@ def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
         dry = index.sync(folder, dry_run=True, **options)
         assert vars(dry) == vars(index.sync(folder, **options))
         assert dry.changed
-
-
-def test_a_glob_that_matches_nothing_is_named(index, folder):
-    options = {"include": ["*.md", "*.rst"], "exclude": ["./sub/", "drafts/", "!x", ".hidden"]}
-    synced = index.sync(folder, **options)
-    assert synced.remarks == [
-        "--include '*.rst' matches no file",
-        "--exclude 'drafts/' matches nothing",
-        "--exclude '!x' matches nothing",
-    ]
-    assert ids(index) == ["a.md"]
-    assert index.sync(folder, dry_run=True).remarks == synced.remarks
 
 
 def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index, folder):
@@ -829,20 +810,3 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
     assert index.sync(folder, text_field=["words", "more"]).changed == 1
     assert [document.text for document in index.documents()] == [f"{text}\n{text}" for text in prose]
     assert index.sync(folder).changed == index.sync(folder, text_field=("words", "more")).changed == 0
-
-
-def test_grep_reads_tables_as_a_folder_does(folder):
-    (folder / "mail.csv").write_text("id;message\n1;The ferry was late again.\n2;Prices rose.\n")
-    (hit, *_) = grep("ferry", folder, include=["mail.csv"], mode="words")
-    assert (hit.line, hit.text) == (2, "The ferry was late again.")
-    (hit, *_) = grep("Prices", folder, include=["mail.csv"], mode="words", text_field="message", title_field="id")
-    assert hit.line == 3
-
-
-def test_an_exported_index_builds_again(index, folder, tmp_path, hash_model):
-    index.sync(folder)
-    rows = index.export(tmp_path / "out")
-    assert rows > len(index)
-    assert build_index(tmp_path / "out.jsonl", tmp_path / "again", model=hash_model).documents == rows
-    with SearchIndex.open(tmp_path / "again", hash_model) as again:
-        assert {document.metadata.get("document") for document in again.documents()} == {None, "a.md"}
