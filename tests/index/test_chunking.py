@@ -121,7 +121,7 @@ def passages(text: str, size: int, blocks=()) -> list[str]:
     return [text[start:stop] for start, stop in cut.of_all([(text, blocks)])[0]]
 
 
-def test_passages_are_cut_at_the_best_places():
+def test_passages_are_cut_at_the_best_places_and_a_heading_never_stands_alone():
     section = "One two three four. Five six seven eight."
     text = f"# A\n\n{section}\n\n## B\n\n{section}\n\n{section}\n\n# C\n\nend"
     second = f"## B\n\n{section}\n\n{section}"
@@ -143,8 +143,6 @@ def test_passages_are_cut_at_the_best_places():
     assert passages(text, 8, code(text)) == ["def f():\n    a. B", "c. D\n    e. F"]
     assert passages("one\ftwo\n\nthree", 100) == ["one", "two\n\nthree"]
 
-
-def test_a_short_section_stands_alone_and_a_heading_never_does():
     def section(name: str, count: int) -> str:
         return f"# {name}\n\n{' '.join(['w'] * count)}".strip()
 

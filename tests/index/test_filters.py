@@ -177,10 +177,8 @@ def test_a_date_that_is_no_iso_date_is_an_error(index):
             said = error(index.ids, f'nosuch {operator} "{written}"')
             assert f"'{written}' is no ISO date; write dates as \"2024-01-31\"" in said
         for where in (f'on = "{written}"', f'on != "{written}"', f'not (on in ("x", "{written}"))'):
-            expected = (
-                f"the field 'on' has dates such as '2024-06-03', and the filter '{written}'; write both as ISO dates"
-            )
-            assert error(index.ids, where) == expected
+            said = error(index.ids, where)
+            assert f"'on' has dates such as '2024-06-03', and the filter '{written}'; write both as ISO dates" in said
         assert index.ids(f'written = "{written}"') == []
     for operator in ("<", "<=", ">", ">=", "=", "!="):
         assert "the field 'written' has dates such as '03.06" in error(index.ids, f'written {operator} "2024-06-01"')
@@ -194,15 +192,8 @@ def test_a_date_that_is_no_iso_date_is_an_error(index):
 def test_a_string_compared_with_numbers_is_an_error(index):
     fields = [{"n": 5, "mixed": 5, "flag": True, "list": [4], "by": {"n": 5}}, {"n": 7.5, "mixed": "400"}, {"n": None}]
     index.add(["a", "b", "c"], [1, 2, 3], fields)
-    forms = (
-        '{} = "400"',
-        '{} != "400"',
-        '{} > "400"',
-        '{} in ("4", "400")',
-        '{} contains "4"',
-        'not {} <= "2024-01-31"',
-    )
-    for form in (*forms, 'n = 5 and not {} = "400"', '{} is null or {} < "400"'):
+    forms = ['{} = "400"', '{} != "400"', '{} > "400"', '{} in ("4", "400")', '{} contains "4"']
+    for form in (*forms, 'not {} <= "2024-01-31"', 'n = 5 and not {} = "400"', '{} is null or {} < "400"'):
         for field in ("n" if "n = 5" not in form else "flag", "flag", "by.n"):
             where = form.replace("{}", field)
             expected = f"the field '{field}' has no text, but numbers, true or false; compare it with these, without"

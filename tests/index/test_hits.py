@@ -38,7 +38,7 @@ def index(tmp_path, embedder):
         yield index
 
 
-def test_relevance_by_hand():
+def test_relevance_and_shares_of_words_by_hand():
     unrelated = (0.1, 0.05)
     highest = PASSAGES * math.sqrt(2 * math.log(100))
     for cosine, share in ((0.1, 0.0), (0.35, 0.5), (0.2, 1.0)):
@@ -46,20 +46,6 @@ def test_relevance_by_hand():
         assert relevance(unrelated, cosine, share, 97) == pytest.approx(math.exp(-math.exp(-height)))
     assert relevance(unrelated, 1e9, 0.0, 1) == 1
     assert relevance(unrelated, -1e9, 1.0, 1) == 0
-
-
-def test_unrelated_questions_of_a_model(embedder):
-    vectors = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    # Random directions have the mean cosine 0 and the deviation 1 / sqrt(dimension).
-    assert unrelated_cosines(lambda texts: vectors[: len(texts)]) == pytest.approx((0, 0.05), abs=0.002)
-    assert 0 < unrelated_cosines(embedder.encode_query)[0] < 0.2
-    # The same questions move with any scale of cosines, so does the relevance of a cosine.
-    assert unrelated_cosines(lambda texts: np.zeros((len(texts), 4))) is None
-    assert unrelated_cosines(lambda texts: np.ones((len(texts), 4), np.float32) / 2) is None
-
-
-def test_the_share_of_a_querys_words():
     for query, text, share in (
         ("What jams the printers?", "the PRINTER jammed", 1.0),
         ("What jams the printers?", "a printer", 0.5),
@@ -73,7 +59,18 @@ def test_the_share_of_a_querys_words():
         assert word_shares(query, [text, ""]) == pytest.approx([share, 0.0])
 
 
-def test_an_answer_is_relevant_and_noise_is_not(index):
+def test_unrelated_questions_of_a_model(embedder):
+    vectors = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    # Random directions have the mean cosine 0 and the deviation 1 / sqrt(dimension).
+    assert unrelated_cosines(lambda texts: vectors[: len(texts)]) == pytest.approx((0, 0.05), abs=0.002)
+    assert 0 < unrelated_cosines(embedder.encode_query)[0] < 0.2
+    # The same questions move with any scale of cosines, so does the relevance of a cosine.
+    assert unrelated_cosines(lambda texts: np.zeros((len(texts), 4))) is None
+    assert unrelated_cosines(lambda texts: np.ones((len(texts), 4), np.float32) / 2) is None
+
+
+def test_an_answer_is_relevant_and_noise_vectors_and_unknown_tokens_are_not(index, embedder):
     for query, place in [("inflation", 1), ("why does my printer jam?", 0), ("XJ-4471", 0), ("how to clean it", 2)]:
         hits = index.search(query, 4)
         assert hits[0].text == TEXTS[place]
@@ -103,6 +100,13 @@ def test_an_answer_is_relevant_and_noise_is_not(index):
     texts = [hit.text for hit in index.search("printer paper", 4) if hit.relevance >= 0.5]
     pages = [index.search("printer paper", 1, offset=place, min_relevance=0.5) for place in range(4)]
     assert [hit.text for page in pages for hit in page] == texts
+    (hit,) = index.search(embedder.encode_query(["inflation"])[0], 1)
+    assert (hit.relevance, "relevance" in hit.as_dict()) == (None, False)
+    liked = index.search(like=0, k=1)
+    assert (liked[0].relevance, liked.answered) == (None, None)
+    index.add(["ᚠᚢᚦ ᚨᚱᚲ"])
+    (hit,) = index.search("ᚠᚢᚦ", min_relevance=1)
+    assert (hit.relevance, hit.text) == (None, "ᚠᚢᚦ ᚨᚱᚲ")
 
 
 def test_an_index_whose_relevance_is_not_calibrated_says_nothing(tiny_model_path, tmp_path, monkeypatch):
@@ -113,16 +117,6 @@ def test_an_index_whose_relevance_is_not_calibrated_says_nothing(tiny_model_path
         for query in ("the cat", "a good film"):
             found = index.search(query)
             assert (found[0].relevance, found.answered, "answered" in found.as_dicts()[0]) == (None, None, False)
-
-
-def test_hits_of_vectors_and_of_unknown_tokens_have_no_relevance(index, embedder):
-    (hit,) = index.search(embedder.encode_query(["inflation"])[0], 1)
-    assert (hit.relevance, "relevance" in hit.as_dict()) == (None, False)
-    liked = index.search(like=0, k=1)
-    assert (liked[0].relevance, liked.answered) == (None, None)
-    index.add(["ᚠᚢᚦ ᚨᚱᚲ"])
-    (hit,) = index.search("ᚠᚢᚦ", min_relevance=1)
-    assert (hit.relevance, hit.text) == (None, "ᚠᚢᚦ ᚨᚱᚲ")
 
 
 def test_it_is_the_same_in_every_process_and_after_any_change(index, embedder, hash_model, tmp_path, monkeypatch):
@@ -206,7 +200,20 @@ def test_several_and_fused_queries_have_highlights_vectors_and_ids_none(answers,
     assert {hit.highlight for hit in answers.search(embedder.encode("honey"), highlight=True)} == {None}
 
 
-def test_long_sentences_are_cut_into_lines_and_long_lines_between_words(embedder):
+def test_sentences_run_over_lines_and_long_ones_are_cut_between_lines_or_words(embedder):
+    sentences = [
+        "# A heading of more than forty characters in all",
+        "\nThe first sentence of the paragraph runs over\ntwo lines.",
+        " The second one does not.",
+        "\n- An item that is long enough to be continued\n  on the next line",
+        "\n- Another item",
+        "\nconnection = open_the_connection_to_the_database();",
+        "\nclose(connection)",
+        "\n2024-01-01 12:00:00 INFO the request was served",
+        "\nand another line",
+    ]
+    text = "".join(sentences) + "\n"
+    assert [text[start:stop] for start, stop in places(text)] == [each.strip() for each in sentences]
     lines = [f"line {number} of a log without any full stop" for number in range(40)]
     text = "\n".join(lines)
     assert len(text) > LONG_SENTENCE
@@ -224,19 +231,3 @@ def test_long_sentences_are_cut_into_lines_and_long_lines_between_words(embedder
     assert not vectors.any()
     ((start, stop),) = highlights([text], [query], vectors, embedder.encode)
     assert text[start:stop] == "Then ঘঙচ follows."
-
-
-def test_sentences_run_over_lines_but_not_over_items_and_statements():
-    sentences = [
-        "# A heading of more than forty characters in all",
-        "\nThe first sentence of the paragraph runs over\ntwo lines.",
-        " The second one does not.",
-        "\n- An item that is long enough to be continued\n  on the next line",
-        "\n- Another item",
-        "\nconnection = open_the_connection_to_the_database();",
-        "\nclose(connection)",
-        "\n2024-01-01 12:00:00 INFO the request was served",
-        "\nand another line",
-    ]
-    text = "".join(sentences) + "\n"
-    assert [text[start:stop] for start, stop in places(text)] == [each.strip() for each in sentences]

@@ -104,8 +104,13 @@ def test_another_model_is_refused_and_one_of_unknown_origin_may_be_the_default(
     other.save_pretrained(str(tmp_path / "other"))
     monkeypatch.setattr(saved, "DEFAULT_MODEL", tmp_path / "other")
     with SearchIndex.open(tmp_path / "unknown") as index:
-        said = error(index.search, "a cat", mode="dense")
-    assert "built with a model of unknown origin, fingerprint" in said
+        lengths = set()
+        for _ in range(5):
+            with pytest.raises(InputError, match="built with a model of unknown origin, fingerprint") as caught:
+                index.search("a cat", mode="dense")
+            lengths.add(len(caught.traceback))
+        # An error that is raised again does not grow.
+        assert len(lengths) <= 2
     path = tmp_path / "index"
     SearchIndex.create(path, tiny_model_path).close()
     assert error(SearchIndex.open, path, other) == (
@@ -196,14 +201,3 @@ def test_an_assistant_and_a_server_find_words_and_say_why(other):
         Command("index reembed").succeeds(other)
         # The server goes on, and finds the new vectors.
         assert ask("search", query="a boring movie", mode="dense")["hits"][0]["id"] in ("s2", "s3")
-
-
-def test_an_error_of_the_model_that_is_raised_again_does_not_grow(tmp_path, hash_model):
-    SearchIndex.create(tmp_path / "other", hash_model).close()
-    lengths = []
-    with SearchIndex.open(tmp_path / "other") as index:
-        for _ in range(5):
-            with pytest.raises(InputError, match="built with a model of unknown origin") as caught:
-                _ = index.embedder
-            lengths.append(len(caught.traceback))
-    assert len(set(lengths[1:])) == 1

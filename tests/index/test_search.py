@@ -73,7 +73,7 @@ def test_a_vector_finds_what_its_text_finds_without_the_model(articles, cut):
         assert other._embedder is None
 
 
-def test_similar_documents_leave_the_document_out(articles, cut):
+def test_similar_documents_leave_the_document_out_and_excluded_examples_push_away(articles, cut):
     text = articles.get("a23").text
     assert ids(articles.search(like="a23", k=3)) == ids(articles.search(text, 4, mode="dense"))[1:]
     several = articles.search(like=["a23", "a12"], k=30)
@@ -85,9 +85,6 @@ def test_similar_documents_leave_the_document_out(articles, cut):
     hits = cut.search(like="rates", k=10)
     assert set(ids(hits)) == {"river", "lending"}
     assert (hits[0].id, len(hits)) == ("lending", 5)
-
-
-def test_excluded_examples_push_away(articles):
     text = articles.get("a13").text
     query, avoided = articles.embedder.queries(["an injured athlete", text])
     moved = query - searching.EXCLUDED_WEIGHT * avoided
@@ -150,7 +147,7 @@ def test_mmr_avoids_repetition(tmp_path):
         assert search("goals", 2, mmr=0.6, offset=1) == search("goals", 3, mmr=0.6)[1:]
 
 
-def test_groups_have_their_best_passage(cut):
+def test_groups_have_their_best_passage_and_hits_the_text_around_them(cut):
     query = "interest on money"
     plain = cut.search(query, 8, mode="dense")
     assert len(plain) == 8
@@ -163,6 +160,13 @@ def test_groups_have_their_best_passage(cut):
     assert sorted(ids(cut.search(query, 8, group="note", mode="dense"))) == ["lending", "rates", "river"]
     assert cut.search(query, 1, group="id", offset=1, mode="dense") == groups[1:2]
     assert len(cut.search("interest", 8, group="id", mode="hybrid")) == 3
+    for query, text, context in (
+        ("fish", "Fish swam in the clear water.", TEXTS[1]),
+        ("the angler", "The angler waited.", "Fish swam in the clear water. The angler waited."),
+    ):
+        (hit,) = cut.search(query, 1, context=1)
+        assert (hit.text, hit.context) == (text, context)
+    assert cut.search("fish", 1)[0].context is None
 
 
 def test_groups_are_found_below_many_passages_of_one_document(index, monkeypatch):
@@ -171,16 +175,6 @@ def test_groups_are_found_below_many_passages_of_one_document(index, monkeypatch
     first, *others = [hit.metadata["n"] for hit in index.search("same", 3, group="n")]
     assert (first, set(others)) == (0, {1, 2})
     assert [hit.metadata["n"] for hit in index.search("same", 3, group="n", threshold=0.99)] == [0]
-
-
-def test_context_is_the_text_around_a_passage(cut):
-    for query, text, context in (
-        ("fish", "Fish swam in the clear water.", TEXTS[1]),
-        ("the angler", "The angler waited.", "Fish swam in the clear water. The angler waited."),
-    ):
-        (hit,) = cut.search(query, 1, context=1)
-        assert (hit.text, hit.context) == (text, context)
-    assert cut.search("fish", 1)[0].context is None
 
 
 def test_phrases_must_occur(articles, cut, monkeypatch):
@@ -435,17 +429,7 @@ def test_a_reranker_takes_the_place_of_the_cosines_alone(abstracts):
         assert [hit.reranked for hit in again] != [hit.reranked for hit in without]
 
 
-def test_fused_rankings_are_those_of_second_looks(abstracts):
-    queries, sums = ["a storm on the coast", "who won the election"], Counter()
-    for query in queries:
-        for rank, hit in enumerate(abstracts[0].search(query, searching.DEPTH), 1):
-            sums[hit.id] += 1 / (60 + rank)
-    hits = abstracts[0].search(queries, 20, fuse=True)
-    assert [hit.fused for hit in hits] == pytest.approx(sorted(sums.values(), reverse=True)[:20])
-    assert [hit.fused for hit in hits] == pytest.approx([sums[hit.id] for hit in hits])
-
-
-def test_only_hybrid_searches_with_a_model_of_the_package_look_again(abstracts, index):
+def test_second_looks_are_for_hybrid_searches_with_a_model_of_the_package(abstracts, index):
     for mode in ("dense", "words"):
         hits = abstracts[0].search("lighthouse", mode=mode)
         assert hits == abstracts[0].search("lighthouse", mode=mode, late=False)
@@ -456,6 +440,13 @@ def test_only_hybrid_searches_with_a_model_of_the_package_look_again(abstracts, 
     many = abstracts[0].search(["storm", "election"])
     assert many == [abstracts[0].search(query) for query in ("storm", "election")]
     assert abstracts[0].search(["storm", "election"], 5, fuse=True)[0].late is None
+    queries, sums = ["a storm on the coast", "who won the election"], Counter()
+    for query in queries:
+        for rank, hit in enumerate(abstracts[0].search(query, searching.DEPTH), 1):
+            sums[hit.id] += 1 / (60 + rank)
+    hits = abstracts[0].search(queries, 20, fuse=True)
+    assert [hit.fused for hit in hits] == pytest.approx(sorted(sums.values(), reverse=True)[:20])
+    assert [hit.fused for hit in hits] == pytest.approx([sums[hit.id] for hit in hits])
 
 
 def test_torch_looks_again_as_numpy_does(abstracts):
@@ -470,20 +461,18 @@ def test_torch_looks_again_as_numpy_does(abstracts):
     assert ids(others)[:5] == ids(hits)[:5]
 
 
-def test_long_texts_and_queries_take_little_time(tmp_path):
+def test_long_texts_take_little_time(tmp_path):
     words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in "aeiou" for c in ("rn", "st", "lk", "mp")]
     generator = random.Random(0)
     long = [" ".join(generator.choices(words, k=80_000)) + f" The hammer {number} fell." for number in range(4)]
-    query = " ".join(generator.choices([*words, '"', 'a "b', 'c" d', "“e"], k=20_000))
     with SearchIndex.create(tmp_path / "index") as index:
-        index.add([*long, "The hammer was new. It fell."], [*range(4), "short"])
+        index.add([*long, "The hammer was new. It fell."])
         index.search("x", mode="words")
         start = time.process_time()
         hits = index.search("the hammer fell", 5, highlight=True)
         snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
-        assert len(index.search(query, 5)) == 5
-    assert time.process_time() - start < 6
-    assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == "short"} == {"The hammer was new."}
+    assert time.process_time() - start < 4
+    assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == 4} == {"The hammer was new."}
     assert all("**hammer**" in snippet and len(snippet) < 1000 for snippet in snippets)
 
 
@@ -538,25 +527,21 @@ def partly_read(request, tmp_path_factory):
 
 
 @unreadable
-def test_a_text_without_known_tokens_is_no_dense_hit(partly_read):
+def test_a_text_without_known_tokens_is_no_dense_hit_and_such_a_query_finds_nothing_by_meaning(partly_read):
+    search = partial(partly_read.search, mode="dense")
     for k in (1, 3, 6, 100):
-        assert set(ids(partly_read.search("inflation", k, mode="dense"))) <= {0, 4, 5}
-    assert sorted(ids(partly_read.search("inflation", mode="dense"))) == [0, 4, 5]
-    assert sorted(ids(partly_read.search(["inflation", "weather"], mode="dense", fuse=True))) == [0, 4, 5]
-    found = partly_read.search("inflation", mode="dense", mmr=0.5, group="id", exclude="日本語")
-    assert sorted(ids(found)) == [0, 4, 5]
+        assert set(ids(search("inflation", k))) <= {0, 4, 5}
+    varied = search("inflation", mmr=0.5, group="id", exclude="日本語")
+    for hits in (search("inflation"), search(["inflation", "weather"], fuse=True), varied):
+        assert sorted(ids(hits)) == [0, 4, 5]
     assert sorted(ids(partly_read.search(like=0))) == [4, 5]
     assert partly_read.search(like=1) == partly_read.search(like=[1, 2], exclude=4, mmr=0.1) == []
-
-
-@unreadable
-@pytest.mark.parametrize("query", UNKNOWN)
-def test_a_query_without_known_tokens_finds_nothing_by_meaning(partly_read, query):
-    for options in ({}, {"exclude": "A bank raised its rates."}, {"mmr": 0.5}, {"threshold": -1}, {"exclude": 4}):
-        assert partly_read.search(query, mode="dense", **options) == []
-    by_words = [1] if query == "日本語" else []
-    assert ids(partly_read.search(query)) == ids(partly_read.search(query, mode="words")) == by_words
-    assert [ids(hits) for hits in partly_read.search([query, "inflation"], 1, mode="dense")] == [[], [0]]
+    for query in UNKNOWN:
+        for options in ({}, {"exclude": "A bank raised its rates."}, {"mmr": 0.5}, {"threshold": -1}, {"exclude": 4}):
+            assert search(query, **options) == []
+        by_words = [1] if query == "日本語" else []
+        assert ids(partly_read.search(query)) == ids(partly_read.search(query, mode="words")) == by_words
+        assert [ids(hits) for hits in search([query, "inflation"], 1)] == [[], [0]]
 
 
 def test_zero_vectors_can_be_given(index):
