@@ -88,21 +88,8 @@ def test_nothing_but_files_that_the_index_has_read_is_returned(shelf):
     path, client = shelf
     secret = path / "other" / "secret.txt"
     sources = [
-        *(
-            "",
-            ".",
-            "..",
-            "/",
-            "deep",
-            "deep/er",
-            "picture.svg",
-            "link.txt",
-            "a.md\0",
-            "A.MD",
-            "a.md/",
-            "a.md//",
-            "./a.md",
-        ),
+        *("", ".", "..", "/", "deep", "deep/er", "picture.svg", "link.txt", "a.md\0", "A.MD", "a.md/", "a.md//"),
+        "./a.md",
         *("../other/secret.txt", "deep/../a.md", "deep/../../other/secret.txt", "..\\other\\secret.txt", "secret.txt"),
         *("%2e%2e/other/secret.txt", "left.txt/../../other/secret.txt", "shelf/a.md", "../shelf.index/index.db"),
         *(str(secret), f"/{secret}", secret.as_uri(), str(path / "shelf" / "a.md"), "/etc/passwd", "x" * 5000),

@@ -38,9 +38,8 @@ def ask(server):
     return asking(server, "notes.index")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_hits_are_those_of_the_index_in_its_folder(ask, index_path):
+    for options in (
         {"query": "inflation", "k": 2},
         {"query": ["cinema", "pets"], "k": 3, "mode": "hybrid", "where": "year >= 2019"},
         {"query": "inflatoin of wagges", "mode": "words"},
@@ -54,28 +53,26 @@ def ask(server):
         {"query": "a good idea for a film", "late": True},
         {"query": "a good idea for a film", "late": False},
         {"query": ["how do volcanoes erupt?", "unemployment in spring"], "k": 2},
-    ],
-    ids=str,
-)
-def test_hits_are_those_of_the_index_in_its_folder(ask, index_path, options):
-    answer = ask("search", **options)
-    with SearchIndex.open(index_path) as index:
-        expected = index.search(**options)
-    found, answered = ([answer[name]] if isinstance(expected, Hits) else answer[name] for name in ("hits", "answered"))
-    expected = [expected] if isinstance(expected, Hits) else expected
-    assert answered == [hits.answered for hits in expected]
-    for of_query, hits in zip(found, expected, strict=True):
-        for got, hit in zip(of_query, hits, strict=True):
-            assert got["score"] == pytest.approx(hit.score, abs=1e-5)
-            assert (got["id"], got["text"], got["metadata"]) == (hit.id, hit.text, hit.metadata)
-            assert (got["corrected"], got["highlight"]) == (hit.corrected, hit.highlight and list(hit.highlight))
-            for name in ("relevance", "fused", "late"):
-                assert got[name] == pytest.approx(getattr(hit, name), abs=1e-5)
+    ):
+        answer = ask("search", **options)
+        with SearchIndex.open(index_path) as index:
+            expected = index.search(**options)
+        found, answered = (
+            [answer[name]] if isinstance(expected, Hits) else answer[name] for name in ("hits", "answered")
+        )
+        expected = [expected] if isinstance(expected, Hits) else expected
+        assert answered == [hits.answered for hits in expected]
+        for of_query, hits in zip(found, expected, strict=True):
+            for got, hit in zip(of_query, hits, strict=True):
+                assert got["score"] == pytest.approx(hit.score, abs=1e-5)
+                assert (got["id"], got["text"], got["metadata"]) == (hit.id, hit.text, hit.metadata)
+                assert (got["corrected"], got["highlight"]) == (hit.corrected, hit.highlight and list(hit.highlight))
+                for name in ("relevance", "fused", "late"):
+                    assert got[name] == pytest.approx(getattr(hit, name), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("route", "body"),
-    [
+def test_mistakes_are_those_of_the_index_in_its_folder(server, index_path):
+    for route, body in (
         ("search", {"query": "x", "k": 0}),
         ("search", {"query": "x", "where": "year >"}),
         ("search", {"query": "x", "where": 'year > "2020"'}),
@@ -89,13 +86,11 @@ def test_hits_are_those_of_the_index_in_its_folder(ask, index_path, options):
         ("topics", {"count": 10**7}),
         ("topics", {"count": 0}),
         ("update_metadata", {"ids": ["no"], "changes": {"a": 1}}),
-    ],
-)
-def test_mistakes_are_those_of_the_index_in_its_folder(server, index_path, route, body):
-    answer = post(f"{server.url}/v1/indexes/notes.index/{route}", json=body)
-    with SearchIndex.open(index_path) as index:
-        said = error(getattr(index, route), **body)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, said)
+    ):
+        answer = post(f"{server.url}/v1/indexes/notes.index/{route}", json=body)
+        with SearchIndex.open(index_path) as index:
+            said = error(getattr(index, route), **body)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, said)
 
 
 def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_request(tmp_path):
@@ -126,6 +121,8 @@ def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_b
     for body in ({"query": "日本語"}, {"query": ["cat", "日本語"]}, {"query": "日本語", "k": 5000}):
         assert ask("search", **body, mode="dense")["warnings"] == said
     assert "warnings" not in ask("search", query="cat")
+    without = ask("search", query="x", rerank="minilm")["error"]["message"]
+    assert without == "the server has no rerankers; start it with --reranker MODEL"
     said = ["no document has a field 'yaer' (fields: lang, tame, topic, year)"]
     for route, body, nothing in (
         ("search", {"query": "cat"}, {"hits": [], "answered": None}),
@@ -139,7 +136,7 @@ def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_b
     assert all(json.loads(line) for line in server.log.read_text().splitlines())
 
 
-def test_an_index_is_described_with_its_topics_and_fields(server, ask):
+def test_an_index_is_described_with_its_topics_and_fields_and_a_hit_is_explained(server, ask):
     (facts,) = get(f"{server.url}/v1/indexes").json()["indexes"]
     assert facts == get(f"{server.url}/v1/indexes/notes.index").json()
     assert facts.items() >= {"name": "notes.index", "documents": 6, "dimension": 320}.items()
@@ -152,6 +149,16 @@ def test_an_index_is_described_with_its_topics_and_fields(server, ask):
     assert (fields["year"]["lowest"], fields["year"]["highest"]) == (2018, 2022)
     assert fields["topic"]["values"] == [{"value": "economy", "documents": 2}, {"value": "film", "documents": 2}]
     assert fields["tame"]["type"] == "boolean"
+    body = {"query": "inflation", "id": 1}
+    found = ask("explain", **body)
+    (hit,) = ask("search", query="inflation", k=1)["hits"]
+    assert found["score"] == pytest.approx(hit["score"], abs=1e-6)
+    side = found["document"]
+    assert side["rest"] + sum(token["weight"] for token in side["tokens"]) == pytest.approx(hit["score"], abs=2e-5)
+    weights = {token["text"]: token["weight"] for token in side["tokens"]}
+    assert max(weights["prices"], weights["wages"]) > weights["faster than"]
+    for wrong, status in (({**body, "id": 99}, 404), ({"query": "x"}, 400)):
+        assert post(f"{server.url}/v1/indexes/notes.index/explain", json=wrong).status_code == status
 
 
 def test_changes_are_made_and_seen(server, ask, index_path):
@@ -210,19 +217,6 @@ def test_half_an_emoji_costs_no_other_text(server):
         error = answer(f"{index}/{route}", f'{{{more.get(route, "")}"ids": ["a{half}"]}}')["error"]
         assert error["message"] == "ids: 'a\\ud83d' has a lone surrogate; give it another id"
     assert answer(f"{index}/delete", f'{{"ids": ["e1", "{whole}"]}}') == {"deleted": 2}
-
-
-def test_a_hit_is_explained(server, ask):
-    body = {"query": "inflation", "id": 1}
-    found = ask("explain", **body)
-    (hit,) = ask("search", query="inflation", k=1)["hits"]
-    assert found["score"] == pytest.approx(hit["score"], abs=1e-6)
-    side = found["document"]
-    assert side["rest"] + sum(token["weight"] for token in side["tokens"]) == pytest.approx(hit["score"], abs=2e-5)
-    weights = {token["text"]: token["weight"] for token in side["tokens"]}
-    assert max(weights["prices"], weights["wages"]) > weights["faster than"]
-    for wrong, status in (({**body, "id": 99}, 404), ({"query": "x"}, 400)):
-        assert post(f"{server.url}/v1/indexes/notes.index/explain", json=wrong).status_code == status
 
 
 async def answer(client: Any, tool: str, **arguments: object) -> dict[str, Any]:
@@ -310,6 +304,8 @@ def test_a_classifier_is_served_by_the_name_of_its_folder(tmp_path):
     fitted.save(folder)
     asked = ["friendly service", "a cold, rude place"]
     with serving("--model", "default", "--model", folder) as server:
+        assert server.said == f"ctx-embed serves no indexes at {server.url} (Ctrl-C stops it)\n"
+        assert get(f"{server.url}/v1/indexes").json() == {"indexes": []}
         found = post(f"{server.url}/v1/classify", json={"model": "reviews", "input": asked}).json()
         assert found["model"] == "reviews"
         assert [row["prediction"] for row in found["data"]] == ["good", "bad"]
@@ -339,7 +335,7 @@ def reranking(cross_encoder, tiny_model_path, index_path):
         yield server
 
 
-def test_a_cross_encoder_reranks(cross_encoder, reranking, index_path):
+def test_a_cross_encoder_and_an_encoder_rerank(cross_encoder, reranking, index_path, tiny_model):
     model, folder = cross_encoder
     texts, query = ["the cat sat on the mat", "prices rise faster than wages", "a dull film"], "inflation"
     scores = model.predict([(query, text) for text in texts], show_progress_bar=False)
@@ -366,9 +362,6 @@ def test_a_cross_encoder_reranks(cross_encoder, reranking, index_path):
     assert post(f"{reranking.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
     listed = get(f"{reranking.url}/v1/models").json()["data"]
     assert "cross" in [facts["id"] for facts in listed if facts.get("reranks")]
-
-
-def test_an_encoder_reranks(tiny_model, reranking):
     texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "a cat in the city"
     scores = tiny_model.encode(texts) @ tiny_model.encode(query)
     body = {"query": query, "documents": texts, "model": "tiny"}
@@ -378,24 +371,16 @@ def test_an_encoder_reranks(tiny_model, reranking):
     assert {hit["text"]: hit["reranked"] for hit in hits}[texts[0]] == pytest.approx(float(scores[0]), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_what_cannot_be_served_is_one_line(tiny_model_path, monkeypatch):
+    for settings, said in (
         ({"reranker": ("nowhere/at/all",)}, "nowhere/at/all: no such model folder"),
         ({"reranker": ("default", "default")}, "two models have the name 'default'; rename"),
         ({"model": ("nowhere",)}, "nowhere: no such folder"),
         ({"model": ("default", "tiny")}, "tiny: not a classifier (no classifier.safetensors)"),
         ({"api_key_file": Path("nowhere")}, "nowhere: cannot be read"),
-    ],
-)
-def test_what_cannot_be_served_is_one_line(settings, said, tiny_model_path, monkeypatch):
-    monkeypatch.chdir(tiny_model_path.parent)
-    assert error(Service, Settings(**settings)).startswith(said)
-
-
-def test_without_rerankers_a_search_says_how_to_have_one(server):
-    said = "the server has no rerankers; start it with --reranker MODEL"
-    assert asking(server, "notes.index")("search", query="x", rerank="minilm")["error"]["message"] == said
+    ):
+        monkeypatch.chdir(tiny_model_path.parent)
+        assert error(Service, Settings(**settings)).startswith(said)
 
 
 # The shipped model
@@ -428,9 +413,8 @@ def test_a_client_of_openai_gets_what_it_expects(server, embedder):
     created(input="x", task="text-matching", normalized=True, late_chunking=False, truncate=True)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
+def test_mistakes_are_told_as_openai_tells_them(server):
+    for body, status, said in (
         ({"model": "gpt-4"}, 404, "unknown model 'gpt-4': known are ctx-embed/default, default"),
         ({"model": None}, 400, "model: input should be a valid string"),
         ({"input": None}, 400, "input: must be a string or a list of strings"),
@@ -442,14 +426,12 @@ def test_a_client_of_openai_gets_what_it_expects(server, embedder):
         ({"encoding_format": "hex"}, 400, "encoding_format: input should be 'float' or 'base64'"),
         ({"dimensions": 0}, 400, "dimensions: input should be greater than or equal to 1"),
         ({"inputs": 1}, 400, "inputs: extra inputs are not permitted"),
-    ],
-)
-def test_mistakes_are_told_as_openai_tells_them(server, body, status, said):
-    answer = post(f"{server.url}/v1/embeddings", json={"input": "x", "model": "default", **body})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
-    assert said in error["message"]
-    assert set(error) == {"message", "type", "param", "code"}
+    ):
+        answer = post(f"{server.url}/v1/embeddings", json={"input": "x", "model": "default", **body})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
+        assert said in error["message"]
+        assert set(error) == {"message", "type", "param", "code"}
 
 
 def test_a_text_has_one_vector_alone_and_among_many_connections(server, embedder):

@@ -95,7 +95,7 @@ def test_a_page_elsewhere_cannot_reach_a_server_without_keys(server):
     assert "access-control-allow-origin" not in get(f"{server.url}/healthz", headers={"Origin": "http://x"}).headers
 
 
-def test_a_request_is_followed_by_its_id_and_trace(server):
+def test_answers_have_an_id_and_are_compressed_for_those_who_ask(server):
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     sent = {"X-Request-ID": "of-the-proxy-1", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
     assert get(f"{server.url}/v1/models", headers=sent).headers["X-Request-ID"] == "of-the-proxy-1"
@@ -109,9 +109,6 @@ def test_a_request_is_followed_by_its_id_and_trace(server):
     assert lines["of-the-proxy-1"]["trace"] == trace
     assert len(made) == 32
     assert "trace" not in lines[made]
-
-
-def test_answers_are_compressed_for_those_who_ask(server):
     body = {"model": "default", "input": ["x"] * 20}
     plain, packed = (
         post(f"{server.url}/v1/embeddings", json=body, headers={"Accept-Encoding": encoding})
@@ -123,7 +120,7 @@ def test_answers_are_compressed_for_those_who_ask(server):
     assert int(packed.headers["Content-Length"]) < len(plain.content) / 2
 
 
-def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tmp_path):
+def test_options_come_from_the_environment_a_proxy_serves_it_under_a_path_and_ctrl_c_ends_it(tmp_path):
     path = make_index(tmp_path / "notes.index")
     variables = {"INDEXES": str(path), "ROOT_PATH": "/find", "MAX_TEXTS": "2", "ALIAS": "text-embedding-3-small other"}
     with serving(**{f"CTX_EMBED_SERVE_{name}": value for name, value in variables.items()}) as server:
@@ -139,6 +136,10 @@ def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tm
         }
         assert {name: answer["model"] for name, answer in found.items()} == {name: name for name in found}
         assert found["default"]["data"] == found["other"]["data"]
+        assert server.said == f"ctx-embed serves notes.index at {server.url} (Ctrl-C stops it)\n"
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.log.read_text()
 
 
 def test_keys_read_and_write(tmp_path):
@@ -267,7 +268,7 @@ def test_what_a_request_took_is_counted_and_free_again(index_path):
     assert gc.isenabled()
 
 
-def test_an_answer_that_has_begun_is_finished():
+def test_what_has_begun_is_finished_and_the_work_of_a_batch_ends_at_the_deadline():
     sent = []
 
     async def slow(scope: object, receive: object, send: Any) -> None:
@@ -281,6 +282,16 @@ def test_an_answer_that_has_begun_is_finished():
     scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": [(b"host", b"localhost")], "state": {}}
     anyio.run(Gate(slow, SimpleNamespace(keys=[], settings=Settings(timeout=0.1))), scope, None, send)
     assert sent[-1]["body"] == b"late"
+
+    def read(texts: list[str]) -> tuple[np.ndarray, ...]:
+        time.sleep(0.1)
+        require_time()
+        return (np.zeros(len(texts)),)
+
+    model = TextModel("embed", read, 0.05)
+    with pytest.raises(LateError):
+        anyio.run(model, ["a cat"])
+    model.close()
 
 
 @pytest.mark.parametrize("longest", [0.05, 0.5])
@@ -299,18 +310,6 @@ def test_an_answer_in_pieces_ends_in_time_and_without_a_gap_for_a_slow_reader(lo
     anyio.run(Sender(pieces, Settings(timeout=0.3)), {"type": "http"}, None, slow)
     assert read == [None, *(b"%d" % number for number in range(len(read) - 1))]
     assert len(read) < 10
-
-
-def test_the_work_of_a_batch_ends_at_the_deadline_too():
-    def read(texts: list[str]) -> tuple[np.ndarray, ...]:
-        time.sleep(0.1)
-        require_time()
-        return (np.zeros(len(texts)),)
-
-    model = TextModel("embed", read, 0.05)
-    with pytest.raises(LateError):
-        anyio.run(model, ["a cat"])
-    model.close()
 
 
 def test_an_index_that_is_embedded_again_is_searched_with_its_new_model(tmp_path, tiny_model_path):
@@ -388,19 +387,6 @@ ORIGIN = "cors must be * or an origin such as https://app.example, got"
 ANY_SITE = "--cors * lets the pages of any site read and write: give --api-key-file FILE, or --no-keys"
 
 
-@pytest.mark.parametrize(
-    ("origins", "said"),
-    [
-        *((origins, ANY_SITE) for origins in ("*", "https://a.example *")),
-        *((origin, f"{ORIGIN} {origin!r}") for origin in ("https://*.example", "https://a.example/", "a.example")),
-    ],
-)
-def test_pages_of_any_site_need_a_key(origins, said):
-    options = [part for origin in origins.split() for part in ("--cors", origin)]
-    assert Command("serve").fails(*options).startswith(said)
-    assert Command("serve").fails(env={"CTX_EMBED_SERVE_CORS": origins}).startswith(said)
-
-
 def test_what_cannot_be_served_is_one_line(tmp_path):
     said = Command("serve", only_error=False).fails("--host", "0.0.0.0")
     assert said.startswith("--host 0.0.0.0 lets other machines in: give --api-key-file FILE")
@@ -410,21 +396,16 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "cannot listen on 203.0.113.7, port 0" in line
-
-
-@pytest.mark.parametrize("text", ["", "look abc\n", "read\n", "read a b c\n"])
-def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
-    (tmp_path / "keys").write_text(text)
-    assert "keys: " in error(read_keys, tmp_path / "keys")
-
-
-def test_ctrl_c_ends_it():
-    with serving() as server:
-        assert server.said == f"ctx-embed serves no indexes at {server.url} (Ctrl-C stops it)\n"
-        assert get(f"{server.url}/v1/indexes").json() == {"indexes": []}
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(20) == 0
-        assert "Traceback" not in server.log.read_text()
+    for text in ("", "look abc\n", "read\n", "read a b c\n"):
+        (tmp_path / "keys").write_text(text)
+        assert "keys: " in error(read_keys, tmp_path / "keys")
+    for origins, said in (
+        *((origins, ANY_SITE) for origins in ("*", "https://a.example *")),
+        *((origin, f"{ORIGIN} {origin!r}") for origin in ("https://*.example", "https://a.example/", "a.example")),
+    ):
+        options = [part for origin in origins.split() for part in ("--cors", origin)]
+        assert Command("serve").fails(*options).startswith(said)
+        assert Command("serve").fails(env={"CTX_EMBED_SERVE_CORS": origins}).startswith(said)
 
 
 def test_a_full_disk_and_a_damaged_index_are_no_faults_of_the_client(tmp_path):
@@ -510,20 +491,17 @@ RAW = {
 }
 
 
-@pytest.mark.parametrize("kind", RAW)
-def test_what_is_no_request_ends_the_connection(server, kind):
-    with socket.create_connection(server.address, timeout=30) as connection:
-        answer = b""
-        # The server may have ended it already.
-        with contextlib.suppress(OSError):
-            connection.sendall(RAW[kind])
-            connection.shutdown(socket.SHUT_WR)
-            answer = connection.recv(1000)
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
-    assert get(f"{server.url}/healthz").status_code == 200
-
-
-def test_what_follows_a_body_may_be_as_large_as_a_head(server):
+def test_what_is_no_request_ends_the_connection(server):
+    for kind in RAW:
+        with socket.create_connection(server.address, timeout=30) as connection:
+            answer = b""
+            # The server may have ended it already.
+            with contextlib.suppress(OSError):
+                connection.sendall(RAW[kind])
+                connection.shutdown(socket.SHUT_WR)
+                answer = connection.recv(1000)
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+        assert get(f"{server.url}/healthz").status_code == 200
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     with socket.create_connection(server.address, timeout=30) as connection:
         connection.sendall(head)
@@ -566,34 +544,18 @@ def test_nothing_of_all_this_was_a_fault_of_the_server(server):
 
 @pytest.mark.slow
 def test_50_kills_during_writes_lose_nothing(tmp_path):
-    path = make_index(tmp_path / "notes.index")
-    generator = random.Random(0)
-    acknowledged = 6
-    vectors = np.eye(1, 320).tolist() * 3
+    path, generator, acknowledged = make_index(tmp_path / "notes.index"), random.Random(0), 6
     for _ in range(50):
-        with serving(path) as server:
-            first = threading.Event()
-
-            def write(url: str = server.url, first: threading.Event = first) -> None:
-                nonlocal acknowledged
-                with httpx.Client(timeout=30) as http:
-                    while True:
-                        texts = [f"note {acknowledged + place}" for place in range(3)]
-                        body = {"texts": texts, "ids": [f"n{acknowledged + place}" for place in range(3)]}
-                        try:
-                            answer = http.post(f"{url}{NAME}/upsert", json={**body, "embeddings": vectors})
-                        except httpx.HTTPError:
-                            return
-                        assert answer.status_code == 200, answer.text
-                        acknowledged += 3
-                        first.set()
-
-            writing = threading.Thread(target=write)
-            writing.start()
-            assert first.wait(60)
-            time.sleep(generator.random() * 0.3)
-            server.process.kill()
-            writing.join()
+        with serving(path) as server, httpx.Client(base_url=server.url, timeout=30) as http, suppress(httpx.HTTPError):
+            killer = threading.Timer(generator.random() * 0.3, server.process.kill)
+            while True:
+                numbers = range(acknowledged, acknowledged + 3)
+                body = {"texts": [f"note {n}" for n in numbers], "ids": [f"n{n}" for n in numbers]}
+                answer = http.post(f"{NAME}/upsert", json={**body, "embeddings": np.eye(1, 320).tolist() * 3})
+                assert answer.status_code == 200, answer.text
+                acknowledged += 3
+                if killer.ident is None:
+                    killer.start()
         with SearchIndex.open(path) as index:
             assert len(index) in (acknowledged, acknowledged + 3)
             acknowledged = len(index)

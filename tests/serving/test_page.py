@@ -254,14 +254,7 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     hits(page, 10)
 
 
-def test_where_nothing_answers_the_nearest_are_shown_and_none_is_underlined(visit):
-    page = visit("/?q=the+atomic+weight+of+helium")
-    hits(page, 10)
-    expect(page.locator(".summary")).to_contain_text("Nothing here answers this. The nearest 10 passages")
-    assert page.locator(".best").count() == 0
-
-
-def test_code_keeps_its_lines_and_signs(visit):
+def test_code_and_tables_in_texts_keep_their_form(visit):
     page = visit("/?index=code&q=pressure+of+the+boiler+valves")
     hits(page)
     assert CODE.strip() in texts(page)
@@ -270,9 +263,6 @@ def test_code_keeps_its_lines_and_signs(visit):
     assert set(cut.splitlines()) < {*CODE.splitlines(), "def unlike():", "    pass", "…"}
     page.locator(".open").click()
     assert any(text.startswith(CODE.strip()) and text.count("\n    pass") == 20 for text in texts(page))
-
-
-def test_tables_and_code_in_texts_keep_their_form(visit):
     page = visit("/?index=shelf&q=what+does+the+boiler+valve+cost&folder=notes/")
     hit = hits(page).filter(has_text="Prices")
     rows = hit.locator("tr").evaluate_all("rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))")
@@ -307,7 +297,7 @@ def test_passages_cut_anywhere_lose_no_word(visit):
         assert re.findall(r"\w+", shown) == re.findall(r"\w+", text), text
 
 
-def test_corrected_and_unknown_words_are_told(visit):
+def test_corrected_unknown_and_unanswered_words_are_told(visit):
     page = visit("/?q=guttre&mode=words")
     expect(page.get_by_role("note")).to_have_text("Searched for “gutter” instead of “guttre”: no document has it.")
     assert "gutter" in texts(page)[0].lower()
@@ -316,9 +306,13 @@ def test_corrected_and_unknown_words_are_told(visit):
     expect(page.get_by_role("note")).to_have_text(said)
     page = visit("/?q=日本語")
     expect(page.locator("main")).to_contain_text("The model knows no word of a query")
+    page = visit("/?q=the+atomic+weight+of+helium")
+    hits(page, 10)
+    expect(page.locator(".summary")).to_contain_text("Nothing here answers this. The nearest 10 passages")
+    assert page.locator(".best").count() == 0
 
 
-def test_a_long_text_is_cut_around_its_best_sentence_which_is_marked(visit):
+def test_a_long_text_is_cut_around_its_best_sentence_and_its_place_stands_above_it(visit):
     page = visit("/?q=who+pays+for+the+repair&mode=dense")
     # Even without a common word.
     hit = hits(page).filter(has_text="The bill will come by post")
@@ -331,9 +325,6 @@ def test_a_long_text_is_cut_around_its_best_sentence_which_is_marked(visit):
     hit.get_by_role("button", name="Show all").click()
     assert "bill will come by post" in hit.inner_text()
     expect(hit.get_by_role("button", name="Show less")).to_have_attribute("aria-expanded", "true")
-
-
-def test_where_a_text_comes_from_stands_above_it(visit):
     page = visit("/?q=the+roofer+offers+to+replace+the+tiles")
     first = hits(page).first
     expect(first.locator("h3")).to_have_text(re.compile("House meeting"))
@@ -343,7 +334,7 @@ def test_where_a_text_comes_from_stands_above_it(visit):
     expect(page.locator(".hit").first.locator(".place")).to_have_text(re.compile(r"line \d+"))
 
 
-def test_more_like_this_searches_by_the_text_and_leaves_it_out(visit, folder):
+def test_more_like_this_leaves_the_text_out_and_an_explanation_colours_its_words(visit, folder):
     page = visit("/?q=dripping+tap")
     hits(page).first.get_by_role("button", name="More like this").click()
     page.wait_for_url("**like=*")
@@ -357,9 +348,6 @@ def test_more_like_this_searches_by_the_text_and_leaves_it_out(visit, folder):
     page.get_by_role("button", name="Back to searching").click()
     expect(page.locator(".liked")).to_have_count(0)
     expect(page.locator("#query")).to_be_focused()
-
-
-def test_an_explanation_colours_the_words_that_count(visit):
     page = visit("/?q=the+radiator+is+cold")
     first = hits(page).first
     first.get_by_role("button", name="Explain").click()
@@ -377,7 +365,7 @@ def test_an_explanation_colours_the_words_that_count(visit):
     expect(first.locator(".explanation")).to_be_hidden()
 
 
-def test_passages_of_a_document_stand_together_at_their_places_without_markup(visit):
+def test_passages_of_a_document_stand_together_with_neighbours_on_demand(visit):
     page = visit("/?index=manual&q=boiler+leak")
     manual = hits(page, 2).first
     expect(manual.locator(".further").nth(1)).to_be_visible()
@@ -390,9 +378,6 @@ def test_passages_of_a_document_stand_together_at_their_places_without_markup(vi
     manual.get_by_role("button", name="Show all").first.click()
     whole = "Bleed the radiators in October, when the boiler has been serviced."
     expect(manual.locator(".text").first).to_contain_text(whole)
-
-
-def test_neighbours_are_shown_on_demand(visit):
     page = visit("/?index=shelf&q=%22Reading+4%22&mode=words")
     hit = hits(page).first
     hit.get_by_role("button", name="Neighbours").click()
@@ -470,7 +455,7 @@ def test_folders_types_and_sources_filter(visit):
     assert asked(page) == {"q": ["boiler"]}
 
 
-def test_folders_are_found_in_the_names_of_files(visit):
+def test_folders_are_found_in_names_and_any_name_filters(visit):
     script = """async (sources) => {
         const { filesOf } = await import("/static/facets.js");
         return filesOf(sources.map((value) => ({ value, documents: 1 })))?.folder.values.map(({ value }) => value);
@@ -487,9 +472,6 @@ def test_folders_are_found_in_the_names_of_files(visit):
         (["Reuters", "AP"], None),
     ):
         assert page.evaluate(script, sources) == folders, sources
-
-
-def test_a_field_of_any_name_filters(visit):
     for place in range(len(PROTOTYPE)):
         page = visit("/?index=odd&q=cat")
         hits(page, 3)
@@ -540,7 +522,7 @@ def test_checkboxes_ranges_and_expressions_filter(visit, folder):
     assert asked(page) == {"q": ["repair"]}
 
 
-def test_the_counts_of_values_are_those_of_the_index(visit, folder):
+def test_the_counts_of_values_are_those_of_the_index_and_a_lowest_relevance_filters(visit, folder):
     page = visit()
     kinds = page.locator("fieldset", has_text="kind").first
     counts = [fields["kind"] for fields in documents()[1]]
@@ -552,6 +534,15 @@ def test_the_counts_of_values_are_those_of_the_index(visit, folder):
     )
     # Places within a source are no filters.
     assert not page.locator("fieldset legend").filter(has_text=re.compile("^(page|line)$")).count()
+    page = visit("/?q=Who+was+the+first+king+of+Denmark&relevance=0.9&f.nothing=1")
+    expect(page.locator(".notice h2")).to_have_text("Nothing found")
+    expect(page.locator("#status")).to_have_text("No results")
+    expect(page.get_by_label("lowest relevance")).to_have_value("0.9")
+    page.get_by_role("button", name="Clear the filters").click()
+    hits(page, 10)
+    shown = [float(text.split()[-1]) for text in page.locator(".hit .score .hint").all_inner_texts() if "rel" in text]
+    assert len(shown) == 10
+    assert max(shown) < 0.9
 
 
 def test_filters_are_written_as_the_index_reads_them(visit, url, tmp_path):
@@ -570,22 +561,10 @@ def test_filters_are_written_as_the_index_reads_them(visit, url, tmp_path):
         assert page.evaluate(script, ['na"me', "x"]) is None
 
 
-def test_the_lowest_relevance_hides_what_answers_nothing(visit):
-    page = visit("/?q=Who+was+the+first+king+of+Denmark&relevance=0.9&f.nothing=1")
-    expect(page.locator(".notice h2")).to_have_text("Nothing found")
-    expect(page.locator("#status")).to_have_text("No results")
-    expect(page.get_by_label("lowest relevance")).to_have_value("0.9")
-    page.get_by_role("button", name="Clear the filters").click()
-    hits(page, 10)
-    shown = [float(text.split()[-1]) for text in page.locator(".hit .score .hint").all_inner_texts() if "rel" in text]
-    assert len(shown) == 10
-    assert max(shown) < 0.9
-
-
 # Topics, several indexes
 
 
-def test_topics_lead_to_searches(visit):
+def test_topics_lead_to_searches_and_indexes_are_chosen(visit):
     page = visit()
     held = []
     page.route("**/topics", lambda route: held.append(route))
@@ -601,9 +580,6 @@ def test_topics_lead_to_searches(visit):
     page.locator(".topic h3 button").first.click()
     hits(page, 10)
     assert len(asked(page)["q"][0].split()) == 5
-
-
-def test_indexes_are_chosen_and_stand_in_the_address(visit):
     page = visit("/?q=cat&f.kind=note")
     hits(page)
     page.get_by_label("Index").select_option("letters")
@@ -699,7 +675,7 @@ def test_each_view_is_readable_named_and_fits(visit, view):
 # Safety and failures
 
 
-def test_markup_in_texts_and_queries_stays_text(visit):
+def test_markup_stays_text_and_the_page_is_allowed_nothing_but_its_own_files(visit, url):
     page = visit("/?q=<img+src=x+onerror=alert(1)>+<script>document.title&mode=hybrid")
     hit = hits(page).filter(has_text="taken over")
     assert hit.locator(".text").inner_text() == MARKUP
@@ -707,10 +683,6 @@ def test_markup_in_texts_and_queries_stays_text(visit):
     page.locator(".sides").wait_for()
     assert page.locator("img, main script, .text b").count() == 0
     assert "taken over" not in page.title().replace("document.title", "")
-
-
-def test_the_page_is_allowed_nothing_but_its_own_files(visit, url):
-    page = visit()
     policy = page.request.get(url).headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "data:" not in policy
