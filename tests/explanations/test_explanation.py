@@ -195,7 +195,7 @@ def shown(explanation, contexts=False, **options) -> str:
     return stream.getvalue()
 
 
-def test_shades_go_from_minus_one_to_one():
+def test_terminal_and_its_shades_from_minus_one_to_one():
     np.testing.assert_allclose(shades(WEIGHTS[1]), [0.01 / 0.99, 1, 0], rtol=1e-6)
     # The deepest colour is for twice the mean magnitude or more, so that an even line is pale.
     np.testing.assert_allclose(shades(WEIGHTS[0]), [0.5, 0.75, -0.25], rtol=1e-6)
@@ -204,9 +204,6 @@ def test_shades_go_from_minus_one_to_one():
     assert shades(np.zeros(0, np.float32)).tolist() == []
     # Zero has no sign.
     assert (percent(-0.0), percent(-0.004), percent(-0.04)) == ("0", "0", "-4")
-
-
-def test_terminal():
     assert [line.rstrip() for line in shown(TWO, contexts=True).splitlines()] == [
         "a <b> & [red]$c$",
         "step 1  a 50  <b> 75  $[red]$ -25",
@@ -236,7 +233,7 @@ def text_of(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", "", page.partition("</style>")[2])).split())
 
 
-def test_the_page_shows_text_weights_and_path_and_is_whole_by_itself():
+def test_the_page_and_a_notebook_show_text_weights_and_path(tmp_path):
     whole = html([TWO, NONE, BETWEEN, HOSTILE])
     assert not re.search(r"<(script|link|img|iframe|b)\b|\b(src|href|onclick)=|url\(|@import", whole)
     assert "color-scheme: light dark" in whole
@@ -249,9 +246,6 @@ def test_the_page_shows_text_weights_and_path_and_is_whole_by_itself():
     assert "1 5.000 1.500 0.250 0.750" not in text_of(html([TWO]))
     assert re.findall(r"background-color: (#\w+)", page)[:3] == ["#b2d5e8", "#8cc0dc", "#f9e7d9"]
     assert "layer 1, head 1 x 60 y 40" in text_of(html([BETWEEN]))
-
-
-def test_a_notebook_draws_an_explanation_and_a_page_is_written(tmp_path):
     assert repr(TWO) == "Explanation('a <b> & [red]$c$', 3 tokens, axes ('step', 'token'))"
     assert "…" in repr(replace(TWO, text="long " * 50))
     assert all(part in TWO._repr_html_() for part in ("<span style", "&lt;b&gt;"))

@@ -129,23 +129,17 @@ def test_a_collection_of_chroma_stores_the_name_and_is_opened_by_it(tmp_path, sh
     # A client that was not given the function finds it by its name.
     again = chromadb.PersistentClient(tmp_path / "db", chromadb.Settings(anonymized_telemetry=False))
     assert again.get_collection("notes").query(query_texts=["inflation"], n_results=1)["ids"] == [["b"]]
-
-
-def test_another_model_of_a_collection_is_refused():
     function = CtxEmbeddingFunction()
     with pytest.raises(ValueError, match="the collection's model is 'default', got 'minilm'; make a new collection"):
         function.validate_config_update(function.get_config(), CtxEmbeddingFunction("minilm").get_config())
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
+    for script, said in (
         ("langchain_search.py", "a 1 the cat sat on the mat"),
         ("llama_index_search.py", "pets 1.000 The cat sat on the mat."),
-    ],
-)
-def test_the_examples_run(tmp_path, monkeypatch, capsys, script, said):
-    monkeypatch.setattr("sys.argv", ["example", str(tmp_path / "example.index")])
-    runpy.run_path(str(Path(__file__).parents[2] / "docs" / "examples" / script), run_name="__main__")
-    first, _ = capsys.readouterr().out.splitlines()
-    assert first == said
+    ):
+        monkeypatch.setattr("sys.argv", ["example", str(tmp_path / f"{script}.index")])
+        runpy.run_path(str(Path(__file__).parents[2] / "docs" / "examples" / script), run_name="__main__")
+        first, _ = capsys.readouterr().out.splitlines()
+        assert first == said
