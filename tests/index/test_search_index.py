@@ -5,15 +5,18 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from ctx_embed import Hit, InputError, SearchIndex
 from ctx_embed.index import writer
 from ctx_embed.index.database import Database
-from ctx_embed.index.documents import DEEPEST_METADATA
+from ctx_embed.index.documents import DEEPEST_METADATA, LAST_IDS
 from ctx_embed.index.vectors import DTYPES, LARGEST_WASTE, PAGE_SIZES, page_size
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -84,6 +87,38 @@ def test_an_id_matches_by_its_text(index):
     # A number that was an id, in either form, does not come again.
     index.add(["d"], ["20"])
     assert index.add(["e"]) == [21]
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.none()
+            | st.builds(int.__add__, st.sampled_from([-(2**63), 0, LAST_IDS]), st.integers(0, 3))
+            | st.builds(int.__sub__, st.sampled_from([LAST_IDS, 2**63 - 1]), st.integers(0, 3))
+            | st.sampled_from([str(2**63 - 1), str(LAST_IDS), "1e300", "-1"]),
+            max_size=4,
+        ),
+        max_size=6,
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_no_given_id_ends_automatic_ids(batches):
+    with TemporaryDirectory() as folder, SearchIndex.create(Path(folder) / "index", HashModel()) as index:
+        known: list = []
+        for batch in batches:
+            new = [str(identifier) for identifier in batch if identifier is not None]
+            if len(set(new)) < len(new) or set(new) & set(map(str, known)):
+                continue
+            found = index.add(["a text"] * len(batch), batch)
+            assert all(given in (None, now) for given, now in zip(batch, found, strict=True))
+            automatic = [now for given, now in zip(batch, found, strict=True) if given is None]
+            assert automatic == sorted(automatic)
+            known += found
+            assert len(set(known)) == len(known)
+        # An id is never used twice, whatever the last ones were.
+        index.delete(known)
+        last = max((one for one in known if isinstance(one, int) and one < LAST_IDS), default=-1)
+        assert index.add(["next"])[0] > last
 
 
 def test_a_batch_leaves_what_its_documents_leave_one_by_one(tmp_path):
