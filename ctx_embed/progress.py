@@ -67,10 +67,8 @@ class Meter:
         interval: float = INTERVAL,
     ) -> None:
         self.what = _subject.get() + what
-        self.total = total
-        self.unit = unit
-        self.done = done
-        self._before = done
+        self.total, self.unit = total, unit
+        self.done = self._before = done
         self._began = time.monotonic()
         self._interval = interval
         self._note = ""

@@ -83,8 +83,7 @@ class Passages:
     def __init__(
         self, size: int, count: Callable[[Sequence[str]], Sequence[int]], offsets: Callable[[str], ArrayLike]
     ) -> None:
-        self.size = size
-        self._count = count
+        self.size, self._count = size, count
         self._words = tokens(size, offsets)
 
     def of_all(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> list[list[Span]]:

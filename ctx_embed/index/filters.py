@@ -189,8 +189,7 @@ class _Parser:
     def __init__(self, text: str, kind: str = "filter", example: str = "year >= 2020") -> None:
         if not isinstance(text, str):
             raise InputError(f"the {kind} must be a string, e.g. {example!r}, got {described(text)}")
-        self.text = text
-        self.kind = kind
+        self.text, self.kind = text, kind
         self.example = f'{example} and lang = "en"' if kind == "filter" else example
         self.depth = self.values_read = 0
         self.compared: list[Path] = []

@@ -16,6 +16,7 @@ Source: Gumbel, Statistics of Extremes (1958).
 import math
 import re
 import warnings
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -169,9 +170,18 @@ def rounded_down(share: float) -> float:
     return math.floor(100 * share + 1e-9) / 100
 
 
-def counted(first: Any, text: str, end: str, start: int) -> int | None:
-    """Return the number of the line or page at an offset; ``end`` separates them. Return None if ``first`` is None."""
-    return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
+def counted(first: Any, text: str, end: str, start: int, known: list[tuple[int, int]] | None = None) -> int | None:
+    """Return the number of the line or page at an offset; ``end`` separates them. Return None if ``first`` is None.
+
+    ``known`` has the offsets and numbers of earlier calls for the text, which is read on from the last one before.
+    """
+    if not isinstance(first, int) or isinstance(first, bool):
+        return None
+    known = [] if known is None else known
+    place = bisect(known, (start, math.inf))
+    begin, number = known[place - 1] if place else (0, first)
+    known.insert(place, (start, number + text.count(end, begin, start)))
+    return known[place][1]
 
 
 def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, float] | None:
@@ -259,8 +269,7 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
                 else sorted((first, last, forms[word]) for word, first, last in placed_words(part) if word in forms)
             )
             # The window with the most different words.
-            counts: Counter[str] = Counter()
-            best = most = first = 0
+            counts, best, most, first = Counter[str](), 0, 0, 0
             for begin, _, token in matches:
                 counts[token] += 1
                 while matches[first][0] < begin - SNIPPET_CHARACTERS // 2:
@@ -319,8 +328,7 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
 
 def places(text: str) -> list[Span]:
     """Return what a highlight chooses from: the sentences of paragraphs, and single lines of lists and source code."""
-    paragraphs: list[Span] = []
-    above = ""
+    paragraphs, above = list[Span](), ""
     for start, stop, *_ in lines_of(text):
         line = text[start:stop]
         is_paragraph = len(above) >= SHORT_LINE and _PARAGRAPH.fullmatch(above.strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -102,6 +103,8 @@ class Search:
         self.pool = max(int(self.options.offset) + int(self.options.k), int(self.options.candidates) if varied else 0)
         # The passages that late interaction looked at last, by row.
         self.looked_at: dict[int, Passage] = {}
+        # The numbers of lines and of pages that are known of each document, by its row, see :func:`counted`.
+        self.known = defaultdict[int, list[list[tuple[int, int]]]](lambda: [[], []])
 
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
@@ -263,7 +266,8 @@ class Search:
                 texts = [passage.text for passage in passages.values()]
                 shares = np.max([word_shares(query, texts) for query in candidates.texts], axis=0)
             for number, (row, passage) in enumerate(passages.items()):
-                place, document = some[number], passage.document
+                place, document, text = some[number], passage.document, passage.document.text
+                lines, pages = self.known[document.row]
                 score, relevant, context = float(ranking.cosines[place]), None, None
                 late = math.nan if ranking.late is None else float(ranking.late[place])
                 if shares is not None and unrelated is not None:
@@ -274,7 +278,7 @@ class Search:
                 if options.context:
                     own = row - document.row
                     near = document.spans[max(own - options.context, 0) : own + options.context + 1]
-                    context = document.text[near[0][0] : near[-1][1]]
+                    context = text[near[0][0] : near[-1][1]]
                 candidates.hits.append(
                     Hit(
                         document.id,
@@ -282,12 +286,12 @@ class Search:
                         passage.text,
                         dict(document.metadata),
                         passage.start,
-                        counted(document.metadata.get("line"), document.text, "\n", passage.start),
-                        counted(document.metadata.get("page"), document.text, "\f", passage.start),
+                        counted(document.metadata.get("line"), text, "\n", passage.start, lines),
+                        counted(document.metadata.get("page"), text, "\f", passage.start, pages),
                         float(ranking.values[place]) if options.fuse or self.query.mode == "hybrid" else None,
                         late=late if late == late else None,
                         context=context,
-                        document=document.text if options.document else None,
+                        document=text if options.document else None,
                         corrected=candidates.corrected or None,
                         relevance=relevant,
                     )
@@ -401,8 +405,7 @@ def reciprocal_rank_fusion(rankings: Sequence[Ranking], most: int) -> Ranking:
 
     Source: Cormack, Clarke and Buettcher (SIGIR 2009).
     """
-    sums: dict[int, float] = {}
-    cosines: dict[int, float] = {}
+    sums, cosines = dict[int, float](), dict[int, float]()
     for ranking in rankings:
         first = ranking.rows[:most].tolist(), ranking.cosines[:most].tolist()
         for rank, (row, cosine) in enumerate(zip(*first, strict=True), 1):
@@ -425,13 +428,11 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
     cosines = vectors @ vectors.T
     left = weight * relevance.astype(np.float64)
     nearest = np.full(len(left), -np.inf)
-    order: list[int] = []
-    taken = np.zeros(len(left), bool)
+    order, taken = list[int](), np.zeros(len(left), bool)
     for _ in range(min(count, len(left))):
         require_time()
         # The first item is the most relevant one.
-        marginal = relevance if not order else left - (1 - weight) * nearest
-        marginal = np.where(taken, -np.inf, marginal)
+        marginal = np.where(taken, -np.inf, left - (1 - weight) * nearest if order else relevance)
         order.append(int(np.argmax(marginal)))
         taken[order[-1]] = True
         nearest = np.maximum(nearest, cosines[order[-1]])

@@ -309,8 +309,7 @@ class Writer:
         # A change compacts the index if at least this number of vectors, and more than half of all, are of deleted
         # documents. After a failure it is tried again when twice as many are.
         self.least_dead_rows = 20_000
-        self.embedder = embedder
-        self._changing = changing
+        self.embedder, self._changing = embedder, changing
         self._reported = False
 
     @cached_property

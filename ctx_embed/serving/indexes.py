@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio import to_process
 
-from ctx_embed.deadlines import within
+from ctx_embed.deadlines import require_time, within
 from ctx_embed.errors import OtherModelError, quoted
 from ctx_embed.files import open_regular
 from ctx_embed.index import SearchIndex
@@ -84,8 +84,7 @@ class Batcher:
             if waiting[most:]:
                 self._waiting[key] = waiting[most:]
             # Leave out clients that gave up: their futures are cancelled.
-            batch = [(item, future) for item, future in waiting[:most] if not future.done()]
-            if batch:
+            if batch := [(item, future) for item, future in waiting[:most] if not future.done()]:
                 self._thread.submit(self._run, loop, key, batch)
                 return
         self._busy = False
@@ -169,8 +168,7 @@ class ServedIndex:
 
     def __init__(self, path: Path, models: dict[str, Model], settings: Settings) -> None:
         self.path, self.name, self._models = path, path.name, models
-        self._most = settings.answer_bytes
-        self._is_local = settings.is_local
+        self._most, self._is_local = settings.answer_bytes, settings.is_local
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time: searches, slow ones (with a reranker) and changes have one each.
         self._readable, self._slow, self._writable = (OpenIndex(path, models) for _ in range(3))
@@ -320,12 +318,9 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
     for hit, snippet in zip(hits, marked, strict=True):
-        fields = {
-            **vars(hit),
-            "stop": hit.stop,
-            "whole": (hit.document or "").strip() == hit.text.strip(),
-            "location": None,
-        }
+        require_time()
+        is_whole = (hit.document or "").strip() == hit.text.strip()
+        fields = {**vars(hit), "stop": hit.stop, "whole": is_whole, "location": None}
         if not document:
             del fields["document"]
         place = named_location(hit.metadata, hit.line, hit.page)
@@ -342,11 +337,13 @@ def _heading(document: str, start: int) -> str | None:
     """Return the heading at a place in Markdown, or the last heading before it, unless that is in code."""
     if match := HEADING.match(document, start):
         return match[1]
-    place = start
+    place, fences = start, document.count("```", 0, start)
     for _ in range(MOST_HEADINGS):
-        if (place := document.rfind("\n#", 0, place)) < 0:
+        after, place = place, document.rfind("\n#", 0, place)
+        if place < 0:
             break
-        if (match := HEADING.match(document, place + 1)) and document.count("```", 0, place) % 2 == 0:
+        fences -= document.count("```", place, after)
+        if (match := HEADING.match(document, place + 1)) and fences % 2 == 0:
             return match[1]
     match = HEADING.match(document)
     return match[1] if match else None

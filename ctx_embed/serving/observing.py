@@ -97,8 +97,7 @@ class Observer:
     """Middleware that counts and logs each request, and gives it an id."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self.app = app
-        self._routes = routes
+        self.app, self._routes = app, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and count and log its answer."""

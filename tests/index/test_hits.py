@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
+from ctx_embed.index import search as searching
 from ctx_embed.index.hits import (
     BASE,
     DEFAULT_RELEVANCE,
@@ -14,6 +15,7 @@ from ctx_embed.index.hits import (
     LONG_SENTENCE,
     PASSAGES,
     WORDS,
+    counted,
     highlights,
     places,
     relevance,
@@ -231,3 +233,21 @@ def test_sentences_run_over_lines_and_long_ones_are_cut_between_lines_or_words(e
     assert not vectors.any()
     ((start, stop),) = highlights([text], [query], vectors, embedder.encode)
     assert text[start:stop] == "Then ঘঙচ follows."
+
+
+def test_many_passages_of_a_document_do_not_read_it_anew_each_for_its_line(tmp_path, hash_model, monkeypatch):
+    read = []
+
+    class Text(str):
+        def count(self, end, start, stop):
+            read.append(stop - start)
+            return super().count(end, start, stop)
+
+    monkeypatch.setattr(searching, "counted", lambda first, text, *more: counted(first, Text(text), *more))
+    with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
+        text = "".join(f"A cat {number}.\n" for number in range(500))
+        index.add([text], metadata=[{"line": 3}])
+        hits = index.search("cat", 500)
+    assert [hit.line for hit in hits] == [3 + text.count("\n", 0, hit.start) for hit in hits]
+    assert len({hit.line for hit in hits}) == 500
+    assert sum(read) < 20 * len(text)
