@@ -5,6 +5,7 @@ import os
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,7 +23,7 @@ from ctx_embed.files import open_regular
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.database import Database, patient
 from ctx_embed.index.folder import read_settings
-from ctx_embed.index.hits import Hits, snippets
+from ctx_embed.index.hits import Hits, counted, snippets
 from ctx_embed.index.records import folders, named_location, recorded_file
 from ctx_embed.index.words import respelled
 from ctx_embed.model import Model
@@ -199,9 +200,8 @@ class ServedIndex:
         return self._found(self._readable, queries, **dict(options))
 
     def _found(self, given: OpenIndex, query: Any, marks: Any, document: Any, **options: Any) -> Found:
-        index = given.newest()
         with within(self._search_seconds):
-            results = index.search(query, document=True, **options)
+            results = given.newest().search(query, document=True, **options)
             lists = [results] if isinstance(results, Hits) else results
             return [(self.json_list(hit_values(hits, marks, document)), hits) for hits in lists]
 
@@ -317,6 +317,7 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
     """Yield each hit of a query as JSON values; ``marks`` go around query words in a snippet (None: no snippet)."""
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
+    fences = defaultdict[Any, list[tuple[int, int]]](list)
     for hit, snippet in zip(hits, marked, strict=True):
         require_time()
         is_whole = (hit.document or "").strip() == hit.text.strip()
@@ -326,18 +327,18 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
         place = named_location(hit.metadata, hit.line, hit.page)
         if place is not None:
             markdown = place.name.lower().endswith((".md", ".markdown"))
-            heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
+            heading = hit.document and _heading(hit.document, hit.start, fences[hit.id]) if markdown else None
             fields["location"] = {"source": place.name, "line": place.line, "page": place.page, "heading": heading}
         if snippet is not None:
             fields["snippet"] = snippet
         yield fields
 
 
-def _heading(document: str, start: int) -> str | None:
-    """Return the heading at a place in Markdown, or the last heading before it, unless that is in code."""
+def _heading(document: str, start: int, known: list[tuple[int, int]]) -> str | None:
+    """Return the heading at a place in Markdown or before, unless in code; ``known``: fences, see :func:`counted`."""
     if match := HEADING.match(document, start):
         return match[1]
-    place, fences = start, document.count("```", 0, start)
+    place, fences = start, counted(0, document, "```", start, known) or 0
     for _ in range(MOST_HEADINGS):
         after, place = place, document.rfind("\n#", 0, place)
         if place < 0:
@@ -345,5 +346,4 @@ def _heading(document: str, start: int) -> str | None:
         fences -= document.count("```", place, after)
         if (match := HEADING.match(document, place + 1)) and fences % 2 == 0:
             return match[1]
-    match = HEADING.match(document)
-    return match[1] if match else None
+    return match[1] if (match := HEADING.match(document)) else None
