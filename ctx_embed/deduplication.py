@@ -368,9 +368,9 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
 
     embedder = Model.of(model)
     embedded: list[Rows] = [texts.distinct[:0]]
-    path = texts.folder / "vectors"
-    with path.open("wb") as file, Meter("embedding", len(texts.distinct), "rows", shown=texts.progress) as meter:
-        for first in range(0, len(texts.distinct), TEXTS_AT_ONCE):
+    path, count = texts.folder / "vectors", len(texts.distinct)
+    with temporary_files(), path.open("wb") as file, Meter("embedding", count, "rows", shown=texts.progress) as meter:
+        for first in range(0, count, TEXTS_AT_ONCE):
             block = texts.distinct[first : first + TEXTS_AT_ONCE]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnknownTextsWarning)
