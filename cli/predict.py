@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
-# Maximum rows of a sheet and characters of a cell in Excel.
-MOST_ROWS, MOST_CHARACTERS = 1 << 20, 32_767
+# Maximum number of cells of a table for each that is filled, and for each of another 10,000.
+MOST_EMPTY = 1000
+# Maximum rows and columns of a sheet and characters of a cell in Excel.
+MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 1 << 20, 1 << 14, 32_767
 # The range of a sheet.
 DIMENSION = re.compile(rb"<(?:\w+:)?dimension\b[^>]*>")
 # Workbooks that end in .xlsx have no macros.
@@ -87,10 +89,8 @@ def _reason(explanation: dict[str, Any]) -> str:
     label, logit, meaning, bias = (explanation[name] for name in ("label", "logit", "meaning", "bias"))
     # Adding 0 turns -0 into 0.
     of_words = round(logit - meaning - bias, 2) + 0.0
-    return (
-        f"{label} {logit:+.2f} = meaning {meaning:+.2f} ({of_meaning}), words {of_words:+.2f} ({words}), "
-        f"bias {bias:+.2f}"
-    )
+    parts = f"meaning {meaning:+.2f} ({of_meaning}), words {of_words:+.2f} ({words}), bias {bias:+.2f}"
+    return f"{label} {logit:+.2f} = {parts}"
 
 
 def _write_lines(file: TextIO, rows: Iterator[Row], table: Table) -> None:
@@ -118,6 +118,9 @@ def _columns(rows: Iterator[Row], table: Table) -> tuple[list[Row], list[str], l
     found = list(rows)
     names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
     own = ["label", "probability", *["explanation"] * ("explanations" in found[0].found)]
+    filled, cells = sum(len(row.given) for row in found), len(found) * len(names)
+    if cells > MOST_EMPTY * (filled + 10_000):
+        raise InputError(f"a table of these rows would have {cells:,} cells, {filled:,} of them filled; write .jsonl")
     return found, names, list(_free(own, names).values())
 
 
@@ -140,10 +143,12 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    found = list(rows)
+    found, names, _ = _columns(rows, table)
     if table.kind != PARQUET or table.name == source_name("-"):
         try:
-            whole = pyarrow.Table.from_pylist([row.fields(table.names) for row in found])
+            fields = [row.fields(names) for row in found]
+            columns = {**dict.fromkeys(names), **fields[0]}
+            whole = pyarrow.table({name: [each.get(name) for each in fields] for name in columns})
         except pyarrow.ArrowException as error:
             raise InputError(f"a column of Parquet must have values of one type ({error}); write .jsonl") from None
         parquet.write_table(whole, file.buffer)
@@ -175,15 +180,15 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
         return
     book = openpyxl.Workbook()
     # The rows of other tables are numbered anew, below the header.
-    whole = [
-        [*names, *header],
-        *([*map(row.given.get, names), *cells] for row, cells in zip(found, lines, strict=True)),
-    ]
-    for number, values in enumerate(whole, 1):
+    if (wide := len(names) + len(header)) > MOST_COLUMNS:
+        raise InputError(f"a sheet has at most {MOST_COLUMNS:,} columns, got {wide:,}; write .csv or .parquet")
+    whole = ([*map(row.given.get, names), *cells] for row, cells in zip(found, lines, strict=True))
+    for number, values in enumerate(chain([[*names, *header]], whole), 1):
         for column, value in enumerate(values, 1):
-            cell = book.active.cell(number, column, _shown(number, value))
-            # No text becomes a formula.
-            cell.data_type = "s" if isinstance(cell.value, str) else cell.data_type
+            if value is not None:
+                cell = book.active.cell(number, column, _shown(number, value))
+                # No text becomes a formula.
+                cell.data_type = "s" if isinstance(cell.value, str) else cell.data_type
     book.save(file.buffer)
 
 

@@ -124,10 +124,7 @@ class Table:
     unit = "line"
 
     def __init__(self, name: str, kind: str, needed: Mapping[str, str], raw: Iterator[tuple[int, Raw]]) -> None:
-        self.name = name
-        self.kind = kind
-        self.needed = needed
-        self.raw = raw
+        self.name, self.kind, self.needed, self.raw = name, kind, needed, raw
         self.names: list[str] = []
         self.notes: list[str] = []
         self.sheets: list[tuple[int, str]] = []
@@ -200,8 +197,7 @@ class Cells(Table):
 
     def __init__(self, name: str, kind: str, needed: Mapping[str, str], delimiter: str, quoted: bool) -> None:
         super().__init__(name, kind, needed, iter(()))
-        self.delimiter = delimiter
-        self.quoted = quoted
+        self.delimiter, self.quoted = delimiter, quoted
         self.header: list[str] = []
         self.names = [LABEL_FIELD, TEXT_FIELD]
         self._numbers: Collection[str] = ()

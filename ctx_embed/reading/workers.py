@@ -41,8 +41,7 @@ class Worker(AbstractContextManager["Worker"]):
     """A process that reads one file at a time; it starts at the first file, and again after :meth:`end`."""
 
     def __init__(self, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
-        self.seconds = seconds
-        self.megabytes = megabytes
+        self.seconds, self.megabytes = seconds, megabytes
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 

@@ -206,8 +206,7 @@ class TextTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, phrases: Phrases | None = None) -> None:
-        self.tokenizer = tokenizer
-        self.phrases = phrases
+        self.tokenizer, self.phrases = tokenizer, phrases
         self._entries = tokenizer.get_vocab_size()
         added = tokenizer.get_added_tokens_decoder().values()
         self._count_added = len(added)

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import TextClassifier
-from ctx_embed.cli.predict import MACROS, MACROS_OF_TYPE, Row, _with_cells
+from ctx_embed.cli.predict import MACROS, MACROS_OF_TYPE, WRITERS, Row, _with_cells
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.reading.rows import read_documents
-from ctx_embed.reading.tables import ReadingWarning
+from ctx_embed.reading.tables import JSONL, ReadingWarning, Table
 from tests.helpers.cli import Command, file
 from tests.helpers.errors import error
 
@@ -141,13 +141,29 @@ def test_a_table_comes_back_cell_by_cell(model, delimiter, rows, bom, end):
 def test_halves_of_emoji_and_no_characters_are_written_as_unknown_ones(model, suffix):
     rows = [
         {"text": "great \ud800 end", "na\udfffme": "a\ufffeb\uffff"},
-        {"text": "great \U0001f600", "na\udfffme": "1"},
+        {"text": "great \U0001f600", "na\udfffme": "1", "more": "than the first row"},
     ]
     Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     COMMAND.succeeds(model, "in.jsonl", "-o", f"out{suffix}")
     first, second = read_documents(f"out{suffix}")
     assert (first.text, second.text) == ("great \ufffd end", "great \U0001f600")
     assert first.metadata["na\ufffdme"].translate({0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}) == "a\ufffdb\ufffd"
+    assert second.metadata["more"] == "than the first row"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
+def test_a_table_of_little_but_empty_cells_is_refused(suffix):
+    """Its size would be the square of the input's."""
+    found = {"label": "a", "probabilities": {"a": 1.0}}
+    rows = (Row(number, {"text": "a", f"k{number}": 1}, "a", found) for number in range(10_000))
+    with Path("out").open("w") as file:
+        said = error(WRITERS[suffix], file, rows, Table("odd", JSONL, {}, iter(())))
+    assert said == "a table of these rows would have 100,010,000 cells, 20,000 of them filled; write .jsonl"
+    wide = iter([Row(1, dict.fromkeys(map(str, range(20_000)), "a"), "a", found)])
+    if suffix == ".xlsx":
+        assert "at most 16,384 columns, got 20,002" in error(
+            WRITERS[suffix], None, wide, Table("odd", JSONL, {}, iter(()))
+        )
 
 
 def test_a_column_of_several_types_is_refused_in_parquet(model):
