@@ -238,7 +238,8 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
     parameters = mcp.StdioServerParameters(command=sys.executable, args=arguments, env=ENVIRONMENT)
 
     async def ask() -> None:
-        async with mcp.Client(mcp.stdio_client(parameters)) as client:
+        # Its default is the standard error of when it was imported, perhaps that of another test.
+        async with mcp.Client(mcp.stdio_client(parameters, errlog=sys.__stderr__)) as client:
             await used(client)
 
     async def used(client: Any) -> None:
