@@ -255,8 +255,8 @@ class Search:
         """Add the passages at some places of a ranking that are relevant enough, until there are enough."""
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
         while len(places) and (missing := self.pool - len(candidates.hits)):
-            size = min(missing, PASSAGES_AT_ONCE)
-            some, places = places[:size], places[size:]
+            # The more were not relevant enough, the more are read at once: each time reads their documents anew.
+            some, places = np.split(places, [min(missing + candidates.irrelevant, PASSAGES_AT_ONCE)])
             rows = ranking.rows[some].tolist()
             passages = self.looked_at
             passages = {row: passages[row] for row in rows} if passages.keys() >= set(rows) else view.store.fetch(rows)
@@ -266,6 +266,8 @@ class Search:
                 texts = [passage.text for passage in passages.values()]
                 shares = np.max([word_shares(query, texts) for query in candidates.texts], axis=0)
             for number, (row, passage) in enumerate(passages.items()):
+                if len(candidates.hits) == self.pool:
+                    break
                 place, document, text = some[number], passage.document, passage.document.text
                 lines, pages = self.known[document.row]
                 score, relevant, context = float(ranking.cosines[place]), None, None

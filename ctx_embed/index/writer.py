@@ -82,8 +82,7 @@ class Edit:
     def __init__(self, store: Database, writer: Writer, counted: int) -> None:
         self.store = store
         self.state = store.state()
-        self.counted = counted
-        self._writer = writer
+        self.counted, self._writer = counted, writer
         self._begun = counted, time.monotonic()
         settings, following = store.present(), store.settings_named(NEXT)
         self._vectors = VectorTable(store, settings)

@@ -18,6 +18,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.deadlines import within
 from ctx_embed.errors import LateError
 from ctx_embed.index import search as searching
+from ctx_embed.index.database import Database
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.hits import SEARCHED_CHARACTERS, densest
 from ctx_embed.index.nearest import Nearest
@@ -416,6 +417,14 @@ def test_a_second_look_orders_the_best_by_three_shares(abstracts, options):
         if "like" not in options:
             relevant = [hit for hit in hits if hit.relevance is None or hit.relevance >= 0.4]
             assert search(260, min_relevance=0.4) == relevant
+
+
+def test_what_is_not_relevant_enough_is_read_in_ever_larger_parts(abstracts, monkeypatch):
+    sizes, fetch = [], Database.fetch
+    monkeypatch.setattr(Database, "fetch", lambda self, rows: sizes.append(len(rows)) or fetch(self, rows))
+    assert abstracts[0].search(QUESTIONS[0], 1, mode="dense", min_relevance=1.0) == []
+    assert sum(sizes) == 260
+    assert len(sizes) < 20
 
 
 def test_a_reranker_takes_the_place_of_the_cosines_alone(abstracts):
