@@ -129,9 +129,9 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
         if (needed := left_out(f"ctx-embed {click.get_current_context().invoked_subcommand}", error)) is None:
             raise
         said = needed
-    except (MemoryError, RuntimeError) as error:
-        # torch raises a plain RuntimeError if there is not enough memory.
-        if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
+    except (MemoryError, RuntimeError, ImportError) as error:
+        # torch raises a plain RuntimeError if there is not enough memory, and Python an ImportError for its libraries.
+        if not isinstance(error, MemoryError) and not re.search("(allocate|out of) memory|failed to map", str(error)):
             raise
         said = "there is not enough memory: end other programs, or give less at a time"
     except OSError as error:

@@ -88,8 +88,12 @@ def test_missing_memory_is_one_line(empty):
     said = pytest.raises(click.ClickException, match="there is not enough memory")
     with said, errors_in_one_line(lambda: ""):
         empty(10**15)
-    with pytest.raises(RuntimeError, match="a bug"), errors_in_one_line(lambda: ""):
-        raise RuntimeError("a bug")
+    for kind in (RuntimeError, ImportError):
+        with pytest.raises(kind, match="a bug"), errors_in_one_line(lambda: ""):
+            raise kind("a bug")
+    # As it is in an address space of 530 MB.
+    with said, errors_in_one_line(lambda: ""):
+        raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(texts):
