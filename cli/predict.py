@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
-# Maximum number of cells of a table for each that is filled, and for each of another 10,000.
+# A table may have this many cells for each filled one, and for 10,000 more.
 MOST_EMPTY = 1000
 # Maximum rows and columns of a sheet and characters of a cell in Excel.
 MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 1 << 20, 1 << 14, 32_767
