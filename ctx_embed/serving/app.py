@@ -133,10 +133,12 @@ def create_app(settings: Settings) -> FastAPI:
     service = Service(settings)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if (parent := multiprocessing.parent_process()) is not None:
             # End this worker when the process that started it ends, even if that is killed.
             asyncio.get_running_loop().add_reader(parent.sentinel, signal.raise_signal, signal.SIGTERM)
+        # FastAPI would compute the schema for the first who asks, and let all others wait.
+        schema = asyncio.get_running_loop().run_in_executor(None, app.openapi)
         # Exempt models and indexes from garbage collection, which stops all threads: they stay loaded anyway.
         gc.collect()
         gc.freeze()
@@ -145,6 +147,7 @@ def create_app(settings: Settings) -> FastAPI:
         chosen = any(name in os.environ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
         with nullcontext() if chosen else threadpool_limits(1, user_api="blas"):
             yield
+        await schema
         service.close()
 
     app = FastAPIOffline(

@@ -22,8 +22,9 @@ SHORT_BODY = 1 << 20
 BODIES, ANSWERS = 8, 4
 # Seconds in which a body must arrive, unless the time limit of a request is lower.
 BODY_SECONDS = 30.0
-# Maximum number of commas, opening brackets and fields in a body: parsing more values would delay other requests.
-MOST_COMMAS, MOST_BRACKETS, MOST_FIELDS = 700_000, 200_000, 200_000
+# What a body may have at most: parsing more would delay other requests. And the bytes that are counted for it.
+MOST = {"commas": 700_000, "opening brackets": 200_000, "strings": 200_000, "fields": 50_000}
+MARKS = (b",", b"[", b"{", b":", b'"', b'\\"')
 # Number of bytes to give to a connection at a time. For a slow reader, the rest of an answer waits here and not in the
 # connection's buffer.
 PIECE = 1 << 16
@@ -65,11 +66,6 @@ class Gate:
                 scope["state"]["key"] = key
             if scope["method"] == "POST":
                 body = await self._body(Headers(scope=scope), path, receive)
-            commas, brackets = body.count(b","), body.count(b"[") + body.count(b"{")
-            # Texts have colons, too: only as many commas make them fields.
-            if commas > MOST_COMMAS or brackets > MOST_BRACKETS or min(commas, body.count(b":")) > MOST_FIELDS:
-                most = f"{MOST_COMMAS:,} commas, {MOST_BRACKETS:,} opening brackets and {MOST_FIELDS:,} fields"
-                raise ApiError(413, f"the body must have at most {most}; send several requests", "too_many_values")
             if path == "/metrics":
                 return await self.app(scope, receive, send)
             if self.requests >= self.settings.max_requests:
@@ -126,7 +122,7 @@ class Gate:
             raise too_large
         seconds = min(BODY_SECONDS, self.settings.timeout)
         late = anyio.current_time() + seconds
-        body, complete = bytearray(), False
+        body, counts, complete = bytearray(), [0] * len(MARKS), False
         try:
             with anyio.CancelScope(deadline=late) as arriving:
                 self._arriving[arriving] = None
@@ -139,6 +135,8 @@ class Gate:
                     self._bytes += len(part)
                     if len(body) > most:
                         raise too_large
+                    counts = [count + part.count(mark) for count, mark in zip(counts, MARKS, strict=True)]
+                    _require_few(*counts)
                     complete = not message.get("more_body", False)
                     if self._bytes > BODIES * self.settings.body_bytes:
                         next(iter(self._arriving)).cancel()
@@ -154,6 +152,16 @@ class Gate:
         finally:
             del self._arriving[arriving]
         return bytes(body)
+
+
+def _require_few(commas: int, lists: int, objects: int, colons: int, quotes: int, escaped: int) -> None:
+    """Raise an ApiError if a body has so many of :data:`MARKS` that its values may be too many."""
+    # Texts have commas and colons, too: only as many quotation marks make them strings and fields.
+    strings = min(commas, quotes - escaped)
+    found = commas, lists + objects, strings, min(strings, colons)
+    if any(count > most for count, most in zip(found, MOST.values(), strict=True)):
+        most = ", ".join(f"{most:,} {name}" for name, most in MOST.items())
+        raise ApiError(413, f"the body must have at most {most}; send several requests", "too_many_values")
 
 
 class Sender:

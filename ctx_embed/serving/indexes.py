@@ -1,6 +1,7 @@
 """The search indexes of a server: shared by its requests, and reopened when another index replaces one."""
 
 import asyncio
+import contextvars
 import os
 import re
 import threading
@@ -9,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
@@ -186,7 +188,8 @@ class ServedIndex:
     async def search(self, query: Any, alone: bool, **options: Any) -> Found:
         """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
         if alone:
-            return await self._in(self._long, lambda: self._found(self._slow, query, **options))
+            found = partial(self._found, self._slow, query, **options)
+            return await self._in(self._long, found, self._search_seconds)
         texts, key = [query] if isinstance(query, str) else query, tuple(options.items())
         return list(await asyncio.gather(*(self._searches(key, text) for text in texts)))
 
@@ -234,7 +237,10 @@ class ServedIndex:
     async def _in(
         self, threads: ThreadPoolExecutor, work: Callable[[], Result], seconds: float | None = None
     ) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(threads, within(seconds)(work))
+        # The time runs while the work waits for its thread, too.
+        with within(seconds):
+            run = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(threads, run, work)
 
     async def explored(self, work: Callable[..., bytes], *options: Any) -> bytes:
         """Return the JSON of :func:`fields_json` or :func:`topics_json`, computed once for each state of the index.

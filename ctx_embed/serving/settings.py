@@ -49,7 +49,7 @@ class Settings:
     cors: Sequence[str] = option(
         (), "Origin whose pages may call the server, or * for all.", section=ACCESS, metavar="ORIGIN"
     )
-    max_body: int = option(16, "Largest request body.", least=1, section=LIMITS, metavar="MIB")
+    max_body: int = option(8, "Largest request body.", least=1, section=LIMITS, metavar="MIB")
     max_answer: int = option(16, "Largest answer.", least=1, section=LIMITS, metavar="MIB")
     max_texts: int = option(2048, "Maximum number of texts in a request.", least=1, section=LIMITS)
     max_characters: int = option(1_000_000, "Maximum characters in a text.", least=1, section=LIMITS)

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 # The type of a list in a request body. Collecting the errors of a million wrong items would take seconds.
 Listed = Annotated[list[Item], Field(fail_fast=True)]
 # The escape of a lone surrogate (half a character beyond U+FFFF), and the largest body in which others can wait for it.
-SURROGATE, LONE, MOST_REPAIRED = re.compile(rb"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]"), 1 << 22
+SURROGATE, LONE, MOST_REPAIRED = re.compile(rb"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]"), 1 << 19
 IDS = frozenset(("id", "ids", "like", "exclude"))  # fields that hold ids
 # Seconds after which a client may ask again.
 RETRY_AFTER = {"Retry-After": "1"}
@@ -134,11 +134,11 @@ def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
     return b"[" + b",".join(pieces) + b"]"
 
 
-def loads(body: bytes) -> Any:
+async def loads(body: bytes) -> Any:
     """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
 
     Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; one in an id is an ApiError. NaN,
-    too many levels, and lone surrogates in more than 4 MB raise an orjson.JSONDecodeError.
+    too many levels, and lone surrogates in more than 0.5 MB raise an orjson.JSONDecodeError.
     """
     gc.disable()
     try:
@@ -146,14 +146,18 @@ def loads(body: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         if len(body) > MOST_REPAIRED or not SURROGATE.search(body):
             raise
-        try:
-            # NaN and Infinity are not JSON, and int raises a ValueError for them.
-            values = json.loads(body.decode(), parse_constant=int)
-        except (ValueError, RecursionError):
-            raise error from None
-        return _well_formed(values)
+        wrong = error
     finally:
         gc.enable()
+    try:
+        return await asyncio.to_thread(_repaired, body)
+    except (ValueError, RecursionError):
+        raise wrong from None
+
+
+def _repaired(body: bytes) -> Any:
+    # NaN and Infinity are not JSON, and int raises a ValueError for them.
+    return _well_formed(json.loads(body.decode(), parse_constant=int))
 
 
 def _well_formed(value: Any, name: str = "") -> Any:
@@ -190,8 +194,10 @@ class JsonRequest(Request):
 
     async def json(self) -> Any:
         """Return the body as JSON values. A JSONDecodeError is reported by FastAPI."""
-        values = loads(await self.body())
-        # Let other requests run between the parsing of a large body and its validation.
+        body = await self.body()
+        # Let other requests run before and after the parsing of a large body.
+        await asyncio.sleep(0)
+        values = await loads(body)
         await asyncio.sleep(0)
         return values
 

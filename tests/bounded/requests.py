@@ -23,6 +23,8 @@ NEEDED: dict[str, Any] = {
     "model": "default",
     "changes": {"a": 1},
 }
+# Bytes of a body that come at a time.
+PART = 1 << 16
 # How a value of a body may be odd.
 VALUES: dict[str, Callable[[int], Any]] = {
     "text": lambda n: "a" * n,
@@ -43,10 +45,12 @@ def application(folder: Path) -> Any:
 def answer(folder: Path, method: str, path: str, query: str, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
     """Return the status of the answer to a request, computed in this process."""
     app, loop = application(folder)
-    given, status = [{"type": "http.request", "body": body, "more_body": False}], []
+    parts, status = [body[start : start + PART] for start in range(0, len(body), PART)] or [b""], []
 
     async def receive() -> dict[str, Any]:
-        return given.pop() if given else await asyncio.Future()
+        await asyncio.sleep(0)
+        part = parts.pop(0) if parts else await asyncio.Future()
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
     async def send(message: dict[str, Any]) -> None:
         status.append(message.get("status"))

@@ -1,5 +1,6 @@
 """What those who run the server rely on: probes, metrics, log, keys, limits, workers; and what strangers send."""
 
+import asyncio
 import contextlib
 import gc
 import inspect
@@ -31,6 +32,7 @@ from ctx_embed.deadlines import require_time
 from ctx_embed.errors import LateError
 from ctx_embed.serving import app
 from ctx_embed.serving.gate import Gate, Sender
+from ctx_embed.serving.indexes import ServedIndex
 from ctx_embed.serving.service import TextModel
 from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
@@ -245,6 +247,22 @@ def test_a_search_that_takes_too_long_is_given_up(index_path):
             answer = client.post("/v1/indexes/notes.index/search", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         assert client.get("/v1/server").json()["limits"]["search_seconds"] == 1e-6
+
+
+def test_the_time_of_a_search_runs_while_it_waits_for_another_one(index_path):
+    served = ServedIndex(index_path, {}, Settings([index_path], search_timeout=0.2))
+    options = {"marks": None, "document": False}
+
+    async def asked() -> list[object]:
+        waiting = asyncio.gather(*(served.search("cat", True, **options) for _ in range(2)), return_exceptions=True)
+        return await waiting
+
+    assert [len(found) for found in asyncio.run(asked())] == [1, 1]
+    served._long.submit(time.sleep, 0.5)
+    begin = time.monotonic()
+    assert [type(error) for error in asyncio.run(asked())] == [LateError, LateError]
+    assert time.monotonic() - begin < 0.7
+    served.close()
 
 
 def test_what_a_request_took_is_counted_and_free_again(index_path):
