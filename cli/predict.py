@@ -324,11 +324,11 @@ def predict(
 ) -> None:
     """Predict the labels of the texts of INPUT with a MODEL folder made by `ctx-embed train`.
 
-    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSON, Parquet or a spreadsheet, plain or
-    gzip, or - for standard input. The output has a row for each row of INPUT, in order: the label, its probability and
-    the text, separated by tabs; several labels of a text are separated by commas. Files and JSON give back the fields
-    of INPUT, cell by cell, and then the label and its probability, in JSON and Parquet the probabilities of all labels;
-    these are called `predicted_label` and so on if INPUT has fields of these names.
+    INPUT is text (one text per line), CSV, TSV, JSON, Parquet or a spreadsheet, plain or gzip, or - for standard
+    input. Of a table it reads the columns that MODEL has learned from, if they are there. The output has a row for each
+    row of INPUT, in order: the label, its probability and the text, separated by tabs; several labels are separated by
+    commas. Files and JSON give back the fields of INPUT, cell by cell, and then the label and its probability, in JSON
+    and Parquet those of all labels; these are called `predicted_label` and so on if INPUT has fields of these names.
 
     With --explain, each row also says why. The logit of a label, minus the mean logit of all labels, is the sum of
     three parts: the meaning, the words and pairs of words, and a bias. The words in brackets after the meaning are

@@ -657,8 +657,9 @@ def _lacking(row: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
     if not (lacking := {name: option for name, option in needed.items() if outermost(row, name) is None}):
         return None
     said = f"no field {listed_names(lacking, quoted)} (fields: {listed_names(dotted(row), repr)})"
-    options, ones = dict.fromkeys(filter(None, lacking.values())), "ones" if len(lacking) > 1 else "one"
-    return f"{said}; name the right {ones} with {', '.join(options)}" if options else said
+    options, ones = ", ".join(dict.fromkeys(filter(None, lacking.values()))), "ones" if len(lacking) > 1 else "one"
+    each = ", once for each" * any("," in name for name in lacking)
+    return f"{said}; name the right {ones} with {options}{each}" if options else said
 
 
 def dotted(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -188,8 +188,7 @@ class ServedIndex:
     async def search(self, query: Any, alone: bool, **options: Any) -> Found:
         """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
         if alone:
-            found = partial(self._found, self._slow, query, **options)
-            return await self._in(self._long, found, self._search_seconds)
+            return await self._in(self._long, partial(self._found, self._slow, query, **options), self._search_seconds)
         texts, key = [query] if isinstance(query, str) else query, tuple(options.items())
         return list(await asyncio.gather(*(self._searches(key, text) for text in texts)))
 

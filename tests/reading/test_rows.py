@@ -701,6 +701,7 @@ def test_several_fields_are_one_text(tmp_path, suffix):
     assert "no field 'c' (fields: 'a', 'n', 'b', 'label'); name the right one with --field" in error(
         lambda: list(read_documents(path, ["a", "c"]))
     )
+    assert error(read_documents, path, "a,b").endswith("name the right one with --field, once for each")
     assert error(read_labelled, path, ("a", "label")).endswith("must differ, got 'a', 'label', 'label'")
 
 
