@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import faiss as _faiss
 import numpy as np
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, OtherModelError, described, quoted
 from ctx_embed.files import fsync_file, fsync_folder, open_regular
 from ctx_embed.index.database import FAISS_SUFFIX, Database, Record, Settings, ranges_of, rows_of
@@ -37,6 +38,8 @@ _LIMITED = threading.Lock()
 COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
 # Candidates beyond k whose cosines are computed again from the stored vectors; this corrects ties and rounding.
 SPARE_CANDIDATES = 16
+# Queries between two looks at the deadline.
+QUERIES_AT_ONCE = 64
 AUTO = "auto"
 # `auto` searches exactly up to this number of rows.
 EXACT_ROWS = 50_000
@@ -93,10 +96,13 @@ class Loaded:
         # FAISS does not keep the selector alive.
         selector = None if mask is None else faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         # If FAISS's file is damaged, the caller compares the queries with every vector.
-        answers = np.full((len(queries), 1), -1)
+        answers: list[Any] = [np.full(1, -1)] * len(queries)
         with suppress(RuntimeError):
             parameters = search_parameters(self.index, effort, selector)
-            answers = np.asarray(self.index.search(queries, asked, params=parameters)[1])
+            answers = []
+            for first in range(0, len(queries), QUERIES_AT_ONCE):
+                require_time()
+                answers += [*self.index.search(queries[first : first + QUERIES_AT_ONCE], asked, params=parameters)[1]]
         # -1 means that there is no row; a damaged file may also propose rows that it does not have.
         return [self.rows[of_query[(of_query >= 0) & (of_query < len(self.rows))]] for of_query in answers]
 

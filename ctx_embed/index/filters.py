@@ -322,6 +322,8 @@ class _Parser:
         names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
             raise self.error(f"{quoted(token.text)} cannot be the name of a field")
+        if len(token.text) > 1000:  # SQLite reads it again for each document.
+            raise self.error("it has the name of a field of more than 1,000 characters")
         return tuple(names)
 
     def value(self, path: Path) -> Value:

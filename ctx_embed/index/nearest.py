@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.index.database import ROWS_AT_ONCE, Database, Settings
 from ctx_embed.index.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.vectors import DTYPES, Mask, Rows, Vectors
@@ -176,6 +177,7 @@ class Nearest:
 
     def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
         """Return the ``most`` rows nearest to one query, nearest first, and their cosines; skip zero vectors."""
+        require_time()
         rows = rows if query.any() else rows[:0]
         vectors = self.vectors_of(rows)
         kept = vectors.any(axis=1)

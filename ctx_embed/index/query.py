@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ctx_embed.deadlines import timely
 from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.index.filters import Condition, field_path, parse_filter
 from ctx_embed.options import documented, option, require_valid
@@ -143,7 +144,7 @@ def parse_query(options: Options, query: Any, like: Any, dimension: int) -> Quer
             texts = [""] * len(vectors)
         else:
             texts = []
-            for number, text in enumerate(given, 1):
+            for number, text in enumerate(timely(given), 1):
                 if not isinstance(text, str):
                     raise InputError(f"query {number} must be a string, got {described(text)}")
                 name = "the query" if is_text else f"query {number}"

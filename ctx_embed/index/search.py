@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.deadlines import require_time
+from ctx_embed.deadlines import require_time, timely
 from ctx_embed.errors import InputError, OtherModelError, listed_names, quoted, warn
 from ctx_embed.index.database import Passage
 from ctx_embed.index.faiss_file import NEIGHBOURS
@@ -169,7 +169,7 @@ class Search:
         corrected: list[dict[str, str]] = [{}] * len(texts)
         if self.query.mode != "dense" and vectors is not None:
             corrections = view.words.corrections
-            for place, text in enumerate(self.query.texts):
+            for place, text in enumerate(timely(self.query.texts)):
                 # A single entry of the model's vocabulary is hardly a typo.
                 texts[place], corrected[place] = corrections.applied(
                     text, lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None
@@ -183,7 +183,8 @@ class Search:
         if self.query.like or self.query.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
-        judged = [bool(vector.any()) and any(self.query.texts) for vector in vectors]
+        has_texts = any(self.query.texts)
+        judged = [has_texts and bool(vector.any()) for vector in vectors]
         if self.options.fuse:
             every = {typed: word for words in corrected for typed, word in words.items()}
             return allowed, texts, vectors, [Candidates(texts, every, any(judged))]

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -427,15 +427,16 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
         folder, chosen = self._folder, Options(k, **options)
-        asked = parse_query(chosen, query, like, folder.settings.dimension)
-        self._condition(chosen.condition)
         # A reranker stays loaded until a search needs another one.
         wanted, (known, reranker) = chosen.rerank, self._reranker
         if wanted is not None and known is not wanted and known != wanted:
             reranker = wanted if isinstance(wanted, Reranker) else Reranker(wanted)
             self._reranker = wanted, reranker
-        search, candidates = Search(asked, lambda: self.embedder), list[Candidates]()
-        with nullcontext() if chosen.deadline is None else within(chosen.deadline):
+        candidates = list[Candidates]()
+        with within(chosen.deadline):
+            asked = parse_query(chosen, query, like, folder.settings.dimension)
+            self._condition(chosen.condition)
+            search = Search(asked, lambda: self.embedder)
             if asked.texts and (folder.state().documents or asked.like):
                 search.query = embedded(asked, search.model, folder.settings.dimension)
                 candidates = folder.read(search.candidates)

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 from xml.etree import ElementTree
 
+import numpy as np
 import openpyxl
 import pyarrow
 from pyarrow import parquet
@@ -468,6 +469,7 @@ ENTRIES: dict[str, Entry] = {
     "search by words": Entry(searched(mode="words"), MEANING | QUOTED),
     "search": Entry(searched(late=True, highlight=True), MEANING),
     "many queries": Entry(lambda text: index().search(text.split()), {"words": TEXTS["words"]}, 1 << 15),
+    "vectors": Entry(lambda given: index().search(given), {"ones": lambda n: np.ones((n, 320), np.float32)}, 1 << 16),
     "like": Entry(lambda text: index().search(like=text.split()), {"words": TEXTS["words"]}),
     "not": Entry(lambda text: index().search("cat", exclude=text.split()), {"words": TEXTS["words"]}),
     "corrections": Entry(lambda text: by_words.respelled(text, {"a": "b"}), MEANING),

@@ -106,6 +106,7 @@ def test_the_largest_filters_are_read_and_larger_ones_refused_in_linear_time(kep
         (f"year = {'x' * 900_000}", f"expected {VALUE} at character 8, got {quoted('x' * 900_000)}"),
         (" or ".join(f"year in ({'1,' * 99}1)" for _ in range(101)), "it has more than 10,000 values"),
         (" or ".join(["year = 1"] * 201), "it has more than 200 comparisons; use 'in' with a list"),
+        (f"{'z' * 1001} = 1", "it has the name of a field of more than 1,000 characters"),
         ("(" * 60 + "a = 1" + ")" * 60, "it is nested more than 50 levels deep"),
         ("not " * 60 + "a = 1", "it is nested more than 50 levels deep"),
     ):
