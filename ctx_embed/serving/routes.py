@@ -79,17 +79,11 @@ class ForeignBody(Body):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class RerankDocument(ForeignBody):
-    """A document to rerank."""
-
-    text: str
-
-
 class RerankBody(ForeignBody):
     """A query and the documents to order, as in the APIs of Cohere and Jina."""
 
     query: str
-    documents: Listed[str | RerankDocument]
+    documents: Listed[str | dict[str, Any]] = Field(description="Texts, or objects whose field `text` has one.")
     model: str = "default"
     top_n: int | None = Field(None, ge=1, description="Maximum number of results; null for all.")
     return_documents: bool = False
@@ -146,7 +140,9 @@ async def model(request: Request, name: str) -> Answer:
 async def rerank(request: Request, body: RerankBody) -> Answer:
     """Return the places of the documents, best first, ordered by a reranker or by the embedding model's cosines."""
     service = service_of(request)
-    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    texts: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in body.documents]
+    if wrong := [place for place, text in enumerate(texts) if not isinstance(text, str)]:
+        raise ApiError(400, f"documents.{wrong[0]}: must be a string, or an object with a string `text`")
     service.require_texts([body.query], "query")
     service.require_texts(texts, "documents")
     answer: dict[str, Any] = {"model": body.model}
@@ -157,12 +153,13 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
         scores = (vectors[1:] @ vectors[0]).tolist()
         answer["usage"] = {"total_tokens": int(tokens.sum())}
     order = sorted(range(len(texts)), key=lambda place: -scores[place])[: body.top_n]
-    results = [
+    results = (
         {"index": place, "relevance_score": scores[place]}
         | ({"document": {"text": texts[place]}} if body.return_documents else {})
         for place in order
-    ]
-    return Answer({**answer, "results": results})
+    )
+    data = await asyncio.to_thread(json_list, results, service.settings.answer_bytes)
+    return Answer(b'{"results":%b,%b' % (data, dumps(answer)[1:]))
 
 
 @of_models.post("/classify", summary="Classify texts")

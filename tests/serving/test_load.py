@@ -159,6 +159,8 @@ HELD = {
     "deep lists": json.dumps({"input": [[[[[]]]]] * (MOST["opening brackets"] // 5 - 2)}),
     "objects": json.dumps({"input": [{"a": 1}] * (MOST["fields"] - 2)}),
     "strings": json.dumps({"input": ["a"] * MOST["strings"]}),
+    "documents": json.dumps({"query": "x", "documents": [{"text": "x y"}] * (MOST["fields"] - 2)}),
+    "answers": json.dumps({"query": "x", "documents": ["a" * 3500] * 2000, "return_documents": True}),
 }
 
 
@@ -180,7 +182,8 @@ def test_no_step_of_the_event_loop_is_long_while_a_body_is_read(large, monkeypat
     longest = []
     while len(longest) < 5 and (not longest or min(longest) > 0.03):
         steps.clear()
-        assert answered(large.parent, "POST", "/v1/embeddings", "", [], HELD[kind].encode()) in (200, 400, 413, 422)
+        route = "/v1/rerank" if "documents" in HELD[kind][:40] else "/v1/embeddings"
+        assert answered(large.parent, "POST", route, "", [], HELD[kind].encode()) in (200, 400, 413, 422)
         longest.append(max(steps))
     gc.unfreeze()
     assert min(longest) <= 0.03, longest
