@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ctx_embed import __version__
+from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, OtherModelError, quoted
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.documents import Id
@@ -23,22 +24,36 @@ MEANINGS = {known.name: known.metadata["meaning"] for known in declared(Options)
 MOST_HITS = 50
 VALUES = 20
 CHARACTERS = 20_000
-# The time limit of a search.
+# The time limit of a call.
 SECONDS = 10
 
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Report wrong input to the assistant; of any other error, report only that it happened."""
+    """Report wrong input, or work that takes too long, to the assistant; of other errors only that they happened."""
     try:
-        yield
+        with within(SECONDS):
+            yield
     except InputError as error:
         raise ToolError(str(error)) from None
 
 
+class _Server(MCPServer):
+    """A server that says in one line which argument is wrong."""
+
+    async def call_tool(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super().call_tool(*arguments, **options)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            first = error.__cause__.errors()[0]
+            raise ToolError(f"{first['loc'][0]}: {first['msg']}, got {quoted(first['input'])}") from None
+
+
 def create_server(index: SearchIndex) -> MCPServer:
     """Return a server whose tools search an index and read its documents; none changes it."""
-    server = MCPServer(
+    server = _Server(
         "ctx-embed",
         version=__version__,
         instructions=f"Search {index.count():,} documents ({index.path.name}) by meaning and by keywords.",
@@ -64,7 +79,7 @@ def create_server(index: SearchIndex) -> MCPServer:
             if where is not None and (message := unknown_fields_message(index.unknown_fields(where))):
                 raise InputError(message)
             options: Any = {"mode": mode, "late": late, "where": where, "min_relevance": min_relevance}
-            hits = index.search(query, k, **options, highlight=True, deadline=SECONDS)
+            hits = index.search(query, k, **options, highlight=True)
             sources = [index.source(hit) for hit in hits]
             warning = None if hits.known else "The model knows no word of the query."
             warning = warning if query.strip() else "The query is empty: it finds nothing."

@@ -17,6 +17,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from ctx_embed import SearchIndex, TextClassifier
+from ctx_embed.deadlines import require_time
 from ctx_embed.index.database import Database
 from ctx_embed.index.hits import Hits
 from ctx_embed.model import Model
@@ -292,11 +293,17 @@ def test_a_tool_embeds_a_query_once_and_has_a_deadline(tmp_path, monkeypatch):
     with SearchIndex.create(tmp_path / "notes.index") as index:
         index.add(["prices rise faster than wages"])
         monkeypatch.setattr(Model, "queries", lambda self, texts: asked.extend(texts) or queries(self, texts))
-        anyio.run(mcp.create_server(index).call_tool, "search", {"query": "inflation"})
+        server = mcp.create_server(index)
+        anyio.run(server.call_tool, "search", {"query": "inflation"})
         assert asked == ["inflation"]
+        for tool, wrong in (("search", {"query": "x", "k": 10**30}), ("get", {"id": 1.5}), ("search", {"query": 1})):
+            with pytest.raises(mcp.ToolError, match=r"^(k|id|query): Input should be .*, got [\d.]+$"):
+                anyio.run(server.call_tool, tool, wrong)
         monkeypatch.setattr(mcp, "SECONDS", 1e-9)
-        with pytest.raises(mcp.ToolError, match="took longer than 1e-09 s"):
-            anyio.run(mcp.create_server(index).call_tool, "search", {"query": "inflation"})
+        monkeypatch.setattr(SearchIndex, "unknown_fields", lambda *_: require_time())
+        for asks in ({"query": "inflation"}, {"query": "inflation", "where": "year = 1"}):
+            with pytest.raises(mcp.ToolError, match="took longer than 1e-09 s"):
+                anyio.run(server.call_tool, "search", asks)
 
 
 def test_a_classifier_is_served_by_the_name_of_its_folder(tmp_path):
