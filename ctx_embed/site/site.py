@@ -142,7 +142,7 @@ def _passages(
         location = index.source(some[0].document.id)
         path = None if location is None else location.path
         is_html = path is not None and path.suffix.lower() in (".html", ".htm", ".xhtml")
-        ids_of_page = anchors(read_text(str(path))) if is_html else {}
+        ids_of_page = {key: iter(ids) for key, ids in anchors(read_text(str(path))).items()} if is_html else {}
         title = str(fields.get("title") or source or address)
         # A piece ends where the address says, so that it stays the same when other pages come or go.
         if piece and crc32(address.encode()) % 4 == 0:
@@ -155,16 +155,17 @@ def _passages(
                 written = text[block.start : block.stop]
                 # In Markdown, a heading is a line that begins with signs, or has them below.
                 plain = written.strip("# ") if written.lstrip().startswith("#") else written.rpartition("\n")[0]
-                of_page = ids_of_page.get(_key(plain)) if is_html else [(re.sub(r"\*\*|`", "", plain).strip(), "")]
-                if of_page:
+                shown = re.sub(r"\*\*|`", "", plain).strip(), ""
+                if heading := next(ids_of_page.get(_key(plain), iter(())), None) if is_html else shown:
                     starts.append(block.start)
-                    headings.append(of_page.pop(0))
+                    headings.append(heading)
+        above = [0, *starts]
         for passage in some:
             if len(piece) == PASSAGES:
                 close()
             # The heading above the passage, and those within it.
             first, last = bisect(starts, passage.start), bisect(starts, passage.start + len(passage.text) - 1)
-            offsets = [max(start - passage.start, 0) for start in [0, *starts][first : last + 1]]
+            offsets = [max(start - passage.start, 0) for start in above[first : last + 1]]
             places = [[offset, *heading] for offset, heading in zip(offsets, headings[first : last + 1], strict=True)]
             piece.append([address, title, places, passage.text])
             number += 1

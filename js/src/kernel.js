@@ -161,7 +161,7 @@ export class Words {
       const found = [];
       const starts = [0n];
       for (let word = 0; word < unknown; word += 1) {
-        found.push(...others(new TextDecoder().decode(bytes.subarray(places[2 * word], places[2 * word + 1]))));
+        for (const id of others(new TextDecoder().decode(bytes.subarray(places[2 * word], places[2 * word + 1])))) found.push(id);
         starts.push(BigInt(found.length));
       }
       for (const record of kernel.view(Int32Array, records, count)) {

@@ -211,6 +211,8 @@ export class Search {
    * @returns {Promise<{hits: Hit[], answered: boolean | null}>}
    */
   async search(query, k = 10) {
+    // What is longer would hold the page.
+    query = query.slice(0, 10_000);
     await this.start();
     const { relevance: [deviations, ofWords, ofPassages, base], relevant } = this.constants;
     const { count, unrelated } = this.index;
