@@ -386,34 +386,43 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
     if not count:
         return
     stored = np.memmap(path, np.float16, "r", shape=(count, embedder.dimension))
-    lists = 1 if count <= EXACT_ROWS else 2 ** round(np.log2(count**0.5))
-    index: Any = faiss.index_factory(embedder.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
-    index.nprobe = PROBED_LISTS
-    # Suppress FAISS's warning of too few texts.
-    index.cp.min_points_per_centroid = 1
-    index.train(stored[:: max(1, count // max(64 * lists, 10_000))].astype(np.float32))
-    with Meter("comparing", count, "rows", shown=texts.progress) as meter:
-        for first in range(0, count, ROWS_AT_ONCE):
-            vectors = stored[first : first + ROWS_AT_ONCE].astype(np.float32)
-            places = np.arange(first, first + len(vectors))
-            # Each row is compared with all earlier ones.
-            index.add(vectors)
-            found: list[tuple[Rows, Rows]] = []
-            waiting, neighbours = np.arange(len(vectors)), NEIGHBOURS
-            while len(waiting):
-                scores, near = index.search(vectors[waiting], min(neighbours, index.ntotal))
-                # A row may be nearly equal to more rows than were asked for.
-                full = (scores[:, -1] >= meaning - ROUNDING) & (neighbours < min(MOST_NEIGHBOURS, index.ntotal))
-                rows, columns = np.nonzero((scores >= meaning - ROUNDING) & (near >= 0) & ~full[:, None])
-                found.append((near[rows, columns], places[waiting[rows]]))
-                waiting, neighbours = waiting[full], 4 * neighbours
-            left, right = (np.concatenate(parts) for parts in zip(*found, strict=True))
-            earlier = (left < right) & (texts.digits[compared[left]] == texts.digits[compared[right]])
-            left, right = left[earlier], right[earlier]
-            cosines = np.einsum("nm,nm->n", stored[left], vectors[right - first], dtype=np.float64).clip(-1, 1)
-            near_enough = cosines >= meaning
-            yield compared[left[near_enough]], compared[right[near_enough]], cosines[near_enough]
-            meter.update(len(vectors))
+    # Only texts with the same numbers are compared.
+    digits = texts.digits[compared]
+    order = np.argsort(digits, kind="stable")
+    digits = digits[order]
+    edges = np.flatnonzero(np.diff(digits, prepend=~digits[:1], append=~digits[-1:]))
+    several = np.flatnonzero(np.diff(edges) > 1)
+    total = int(np.diff(edges)[several].sum())
+    with Meter("comparing", total, "rows", shown=texts.progress) as meter:
+        for group in several.tolist():
+            rows = order[edges[group] : edges[group + 1]]
+            lists = 1 if len(rows) <= EXACT_ROWS else 2 ** round(np.log2(len(rows) ** 0.5))
+            index: Any = faiss.index_factory(embedder.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+            index.nprobe = PROBED_LISTS
+            # Suppress FAISS's warning of too few texts.
+            index.cp.min_points_per_centroid = 1
+            index.train(stored[rows[:: max(1, len(rows) // max(64 * lists, 10_000))]].astype(np.float32))
+            for first in range(0, len(rows), ROWS_AT_ONCE):
+                vectors = stored[rows[first : first + ROWS_AT_ONCE]].astype(np.float32)
+                places = np.arange(first, first + len(vectors))
+                # Each row is compared with all earlier ones.
+                index.add(vectors)
+                found: list[tuple[Rows, Rows]] = []
+                waiting, neighbours = np.arange(len(vectors)), NEIGHBOURS
+                while len(waiting):
+                    scores, near = index.search(vectors[waiting], min(neighbours, index.ntotal))
+                    # A row may be nearly equal to more rows than were asked for.
+                    full = (scores[:, -1] >= meaning - ROUNDING) & (neighbours < min(MOST_NEIGHBOURS, index.ntotal))
+                    at, columns = np.nonzero((scores >= meaning - ROUNDING) & (near >= 0) & ~full[:, None])
+                    found.append((near[at, columns], places[waiting[at]]))
+                    waiting, neighbours = waiting[full], 4 * neighbours
+                left, right = (np.concatenate(parts) for parts in zip(*found, strict=True))
+                left, right = left[left < right], right[left < right]
+                ours = vectors[right - first]
+                cosines = np.einsum("nm,nm->n", stored[rows[left]], ours, dtype=np.float64).clip(-1, 1)
+                near_enough = cosines >= meaning
+                yield compared[rows[left]][near_enough], compared[rows[right]][near_enough], cosines[near_enough]
+                meter.update(len(vectors))
 
 
 # Copies of the rows that are kept

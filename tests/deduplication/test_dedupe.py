@@ -6,6 +6,7 @@ import random
 import time
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pyarrow
 import pytest
@@ -211,6 +212,14 @@ def test_meaning_finds_each_of_many_copies(tmp_path, monkeypatch, exact_rows):
     assert lines(tmp_path / "out.txt") == wanted
     for group in map(json.loads, lines(tmp_path / "groups.jsonl")):
         assert all(member["similarity"] >= 0.97 for member in group["dropped"])
+
+
+def test_texts_with_different_numbers_are_not_compared_by_meaning(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(faiss, "index_factory", lambda *given: asked.append(given))
+    (tmp_path / "log.txt").write_text("".join(f"the same line about room {number}\n" for number in range(500)))
+    assert dedupe(tmp_path / "log.txt", tmp_path / "kept.txt", meaning=0.9).kept == 500
+    assert not asked
 
 
 def test_numbers_of_pairs_have_64_bits(tmp_path):
