@@ -60,7 +60,7 @@ def test_each_pattern_takes_linear_time_as_it_is_called():
     wrong = {}
     for pattern, method in used:
         entry = Entry(
-            patterns.caller(pattern, method), patterns.attacks(pattern), patterns.BOUNDED.get(pattern, 1 << 15)
+            patterns.caller(pattern, method), patterns.attacks(pattern), patterns.BOUNDED.get(pattern, 1 << 14)
         )
         if found := fallen(entry):
             wrong[pattern.pattern, method] = found
