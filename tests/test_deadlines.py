@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex, deadlines
@@ -33,6 +34,17 @@ def test_a_search_with_a_long_query_ends_at_its_deadline(tmp_path, queries):
             index.search(queries, deadline=0.5)
         assert time.process_time() - begin < 3
         assert index.search("a cat", deadline=60)[0].text == "a cat"
+
+
+@pytest.mark.parametrize("queries", [["a cat"] * 500_000, np.ones((50_000, 320), np.float32)], ids=len)
+def test_a_search_with_many_queries_ends_at_its_deadline(tmp_path, queries):
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add(["a cat"])
+        index.search("a cat")
+        begin = time.process_time()
+        with pytest.raises(LateError):
+            index.search(queries, deadline=0.01)
+        assert time.process_time() - begin < 0.3
 
 
 def test_many_words_of_a_query_that_begin_a_long_one_take_little_time(tmp_path):

@@ -140,7 +140,7 @@ def parse_query(options: Options, query: Any, like: Any, dimension: int) -> Quer
             if options.mode not in (None, "dense"):
                 raise InputError(f"mode {quoted(options.mode)} needs texts; search with vectors in mode 'dense'")
             rows = [query] if single else given
-            vectors = np.stack([unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)])
+            vectors = np.stack([unit_vector(row, dimension, f"query {n}") for n, row in enumerate(timely(rows), 1)])
             texts = [""] * len(vectors)
         else:
             texts = []
