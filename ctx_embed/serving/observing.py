@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-class IndexMetrics(Collector):
-    """The metrics of indexes, made from the properties of each, see :meth:`ctx_embed.SearchIndex.describe`."""
+class SharedMetrics(Collector):
+    """The metrics in files of workers, and of indexes by the properties of each (:meth:`SearchIndex.describe`)."""
 
-    def __init__(self, indexes: Sequence[dict[str, Any]]) -> None:
-        self._indexes = indexes
+    def __init__(self, files: Sequence[str], indexes: Sequence[dict[str, Any]]) -> None:
+        self._files, self._indexes = files, indexes
 
     def collect(self) -> Iterator[Metric]:
         """Yield a metric for each property."""
@@ -74,23 +75,24 @@ class IndexMetrics(Collector):
             for index in self._indexes:
                 metric.add_metric([index["name"]], index[name])
             yield metric
+        yield from multiprocess.MultiProcessCollector.merge(self._files)  # type: ignore[no-untyped-call]
 
 
 def metrics(indexes: Sequence[dict[str, Any]]) -> bytes:
     """Return the metrics of all worker processes and of the indexes in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(IndexMetrics(indexes))
-    if SHARED_METRICS not in os.environ:
-        return generate_latest() + generate_latest(registry)
-    for path in Path(os.environ[SHARED_METRICS]).glob("gauge_live*.db"):
-        pid = int(path.stem.rpartition("_")[2])
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            # A worker that died no longer works on any request.
-            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
-    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
+    registry, files, folder = CollectorRegistry(), [], os.environ.get(SHARED_METRICS)
+    for path in Path(folder).glob("*.db") if folder else ():
+        # That of a worker which starts is empty for a moment; another worker may remove that of one that died.
+        with suppress(FileNotFoundError):
+            if path.name.startswith("gauge_live"):
+                try:
+                    os.kill(int(path.stem.rpartition("_")[2]), 0)
+                except ProcessLookupError:
+                    path.unlink()
+            if path.stat().st_size:
+                files.append(str(path))
+    registry.register(SharedMetrics(files, indexes))
+    return (b"" if folder else generate_latest()) + generate_latest(registry)
 
 
 class Observer:
@@ -106,9 +108,8 @@ class Observer:
         begin = time.perf_counter()
         status, size = 500, 0
         headers = Headers(scope=scope)
-        request_id = headers.get("x-request-id", "")
-        if not REQUEST_ID.fullmatch(request_id):
-            request_id = uuid.uuid4().hex
+        given = headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
         async def noted(message: Message) -> None:
             nonlocal status, size
@@ -131,10 +132,9 @@ class Observer:
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(route, method, str(status)).inc()
             DURATIONS.labels(route).observe(seconds)
-            client = scope.get("client")
             line = {
                 "request": request_id,
-                "client": client[0] if client else None,
+                "client": (scope.get("client") or (None,))[0],
                 "method": scope["method"],
                 "path": scope["path"],
                 "status": status,

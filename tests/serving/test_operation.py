@@ -33,6 +33,7 @@ from ctx_embed.errors import LateError
 from ctx_embed.serving import app
 from ctx_embed.serving.gate import Gate, Sender
 from ctx_embed.serving.indexes import ServedIndex
+from ctx_embed.serving.observing import metrics
 from ctx_embed.serving.service import TextModel
 from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
@@ -247,6 +248,17 @@ def test_a_search_that_takes_too_long_is_given_up(index_path):
             answer = client.post("/v1/indexes/notes.index/search", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         assert client.get("/v1/server").json()["limits"]["search_seconds"] == 1e-6
+
+
+def test_metrics_are_read_while_a_worker_starts_and_another_one_has_died(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    files = [tmp_path / name for name in ("counter_1.db", "gauge_livesum_1.db", f"gauge_livesum_{2**22 + 1}.db")]
+    for path in files:
+        path.touch()
+    assert b'ctx_embed_index_bytes{index="a"} 3.0' in metrics(
+        [{"name": "a", "documents": 1, "generation": 2, "bytes": 3}]
+    )
+    assert [path.exists() for path in files] == [True, True, False]
 
 
 def test_the_time_of_a_search_runs_while_it_waits_for_another_one(index_path):
