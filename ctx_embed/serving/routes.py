@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response, StreamingResponse
@@ -83,7 +83,10 @@ class RerankBody(ForeignBody):
     """A query and the documents to order, as in the APIs of Cohere and Jina."""
 
     query: str
-    documents: Listed[str | dict[str, Any]] = Field(description="Texts, or objects whose field `text` has one.")
+    # Pydantic would look at each before they are counted.
+    documents: Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"type": ["string", "object"]}})] = Field(
+        description="Texts, or objects whose field `text` has one."
+    )
     model: str = "default"
     top_n: int | None = Field(None, ge=1, description="Maximum number of results; null for all.")
     return_documents: bool = False
@@ -141,8 +144,8 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
     """Return the places of the documents, best first, ordered by a reranker or by the embedding model's cosines."""
     service = service_of(request)
     texts: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in body.documents]
-    if wrong := [place for place, text in enumerate(texts) if not isinstance(text, str)]:
-        raise ApiError(400, f"documents.{wrong[0]}: must be a string, or an object with a string `text`")
+    if (wrong := next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
+        raise ApiError(400, f"documents.{wrong}: must be a string, or an object with a string `text`")
     service.require_texts([body.query], "query")
     service.require_texts(texts, "documents")
     answer: dict[str, Any] = {"model": body.model}

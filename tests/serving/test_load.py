@@ -180,13 +180,13 @@ def test_no_step_of_the_event_loop_is_long_while_a_body_is_read(large, monkeypat
     gc.collect()
     gc.freeze()
     longest = []
-    while len(longest) < 5 and (not longest or min(longest) > 0.03):
+    while len(longest) < 5 and (not longest or min(longest) > 0.04):
         steps.clear()
         route = "/v1/rerank" if "documents" in HELD[kind][:40] else "/v1/embeddings"
         assert answered(large.parent, "POST", route, "", [], HELD[kind].encode()) in (200, 400, 413, 422)
         longest.append(max(steps))
     gc.unfreeze()
-    assert min(longest) <= 0.03, longest
+    assert min(longest) <= 0.04, longest
 
 
 def test_too_much_is_refused_before_any_work(busy):
