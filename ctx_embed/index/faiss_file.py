@@ -99,10 +99,10 @@ class Loaded:
         answers: list[Any] = [np.full(1, -1)] * len(queries)
         with suppress(RuntimeError):
             parameters = search_parameters(self.index, effort, selector)
-            answers = []
             for first in range(0, len(queries), QUERIES_AT_ONCE):
                 require_time()
-                answers += [*self.index.search(queries[first : first + QUERIES_AT_ONCE], asked, params=parameters)[1]]
+                part = slice(first, first + QUERIES_AT_ONCE)
+                answers[part] = self.index.search(queries[part], asked, params=parameters)[1]
         # -1 means that there is no row; a damaged file may also propose rows that it does not have.
         return [self.rows[of_query[(of_query >= 0) & (of_query < len(self.rows))]] for of_query in answers]
 

@@ -344,3 +344,19 @@ def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, m
         for mode in ("dense", "hybrid"):
             assert index.search("text 7", k=1, mode=mode)[0].text == "text 7"
     assert asked == [140, 110]
+
+
+def test_queries_after_a_damaged_list_propose_nothing_and_those_before_stay(monkeypatch):
+    class Index:
+        def search(self, queries, k, params):
+            if queries[0, 0]:
+                raise RuntimeError("a list of the file is damaged")
+            return None, np.zeros((len(queries), k), np.int64)
+
+    for name in ("effort_of", "search_parameters"):
+        monkeypatch.setattr(faiss_file, name, lambda *_: None)
+    loaded = SimpleNamespace(index=Index(), rows=np.array([7, 8]), spare=0, effort=None)
+    queries = np.arange(200, dtype=np.float32)[:, None] // 64
+    for given, known in ((queries, 64), (queries + 1, 0)):
+        proposed = faiss_file.Loaded.proposed(loaded, given, 1, 1, None, 1.0)
+        assert [len(rows) > 0 for rows in proposed] == [True] * known + [False] * (200 - known)
