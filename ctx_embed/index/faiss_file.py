@@ -101,8 +101,8 @@ class Loaded:
             parameters = search_parameters(self.index, effort, selector)
             for first in range(0, len(queries), QUERIES_AT_ONCE):
                 require_time()
-                part = slice(first, first + QUERIES_AT_ONCE)
-                answers[part] = self.index.search(queries[part], asked, params=parameters)[1]
+                some = slice(first, first + QUERIES_AT_ONCE)
+                answers[some] = self.index.search(queries[some], asked, params=parameters)[1]
         # -1 means that there is no row; a damaged file may also propose rows that it does not have.
         return [self.rows[of_query[(of_query >= 0) & (of_query < len(self.rows))]] for of_query in answers]
 

@@ -145,9 +145,7 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
     service = service_of(request)
     texts: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in body.documents]
     if (wrong := next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
-        raise ApiError(
-            400, f"documents.{wrong}: must be a string, or an object with a string `text`", param="documents"
-        )
+        raise ApiError(400, f"documents.{wrong}: must be a string or have a string `text`", param="documents")
     service.require_texts([body.query], "query")
     service.require_texts(texts, "documents")
     answer: dict[str, Any] = {"model": body.model}
