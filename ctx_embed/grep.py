@@ -77,7 +77,7 @@ class Sources(FolderOptions):
 
     paths: Sequence[str]
     encoding: str | None = None
-    report: Report = field(default_factory=Report, compare=False)
+    report: Report = field(default_factory=Report)
 
     def __post_init__(self) -> None:
         super().__post_init__()

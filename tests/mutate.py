@@ -224,6 +224,8 @@ def _replaced(text: str, faults: dict[str, str]) -> Iterator[tuple[re.Match, str
 
 def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[ast.AST, str]]:
     """Yield what runs below a node, each with the name of its function; types and docstrings do not run."""
+    if isinstance(node, ast.AnnAssign) and _name(node.annotation) == "TypeAlias":
+        return
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns") or (isinstance(node, ast.Assign) and _name(node.targets[0]) == "__all__"):
             continue

@@ -215,8 +215,12 @@ def narrow(large) -> Iterator[Server]:
 
 
 def test_an_answer_has_a_largest_size(narrow):
-    answer = post(f"{narrow.url}{NAME}/search", json={"query": "film", "k": 10_000})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "answer_too_large")
+    for path, body in (
+        (f"{NAME}/search", {"query": "film", "k": 10_000}),
+        ("/v1/embeddings", {"model": "default", "input": ["film"] * 500}),
+    ):
+        answer = post(narrow.url + path, json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "answer_too_large")
     # Lists of documents go on where the answer was full.
     listed = 0
     while found := post(f"{narrow.url}{NAME}/documents", json={"offset": listed, "limit": 1000}).json()["documents"]:
