@@ -19,7 +19,7 @@ from ctx_embed.errors import LateError
 from ctx_embed.index.hits import word_shares
 from ctx_embed.runtime import Embedder
 from ctx_embed.text.normalisation import normalised, placed_words, words
-from tests.index.support.child import ENVIRONMENT
+from tests.index.support.child import environment
 
 # Each of these characters is read as 18 letters, so that the tokenizer has the most to do.
 LONG = "\ufdfa" * 500_000
@@ -65,7 +65,7 @@ def test_a_command_ends_at_its_deadline_with_one_line(tmp_path, mode):
     queries.write_text(LONG, encoding="utf-8")
     command = [sys.executable, "-m", "ctx_embed", "index", "query", str(tmp_path / "index"), "--queries", str(queries)]
     ended = subprocess.run(
-        [*command, "--mode", mode, "--deadline", "0.3"], capture_output=True, text=True, env=ENVIRONMENT
+        [*command, "--mode", mode, "--deadline", "0.3"], capture_output=True, text=True, env=environment()
     )
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
     assert "took longer than 0.3 s" in ended.stderr

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from ctx_embed import SearchIndex
-from tests.index.support.child import ENVIRONMENT
+from tests.index.support.child import environment
 
 # Servers of a busy machine take their time; each call has a connection of its own.
 get, post = partial(httpx.get, timeout=60), partial(httpx.post, timeout=60)
@@ -96,7 +96,7 @@ def _running(arguments: list[str], variables: dict[str, str]) -> Iterator[Server
         log, said = Path(folder) / "log", Path(folder) / "said"
         with log.open("wb") as errors, said.open("wb") as output:
             command = [sys.executable, *arguments]
-            process = subprocess.Popen(command, stdout=output, stderr=errors, env=ENVIRONMENT | variables)
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment() | variables)
         try:
             deadline = time.monotonic() + 120
             while process.poll() is None and not (found := re.search(r"http://\S+", said.read_text())):

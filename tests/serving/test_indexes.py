@@ -25,7 +25,7 @@ from ctx_embed.serving.indexes import opened
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error
-from tests.index.support.child import ENVIRONMENT
+from tests.index.support.child import environment
 from tests.index.support.cross_encoder import save_cross_encoder
 from tests.index.support.hash_model import HashModel
 from tests.serving.server import answering, asking, get, post, serving
@@ -236,7 +236,7 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         index.add(["prices rise faster than wages"], [1], [{"year": 2020}])
 
     arguments = ["-m", "ctx_embed", "mcp", str(tmp_path / "notes.index")]
-    parameters = mcp.StdioServerParameters(command=sys.executable, args=arguments, env=ENVIRONMENT)
+    parameters = mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment())
 
     async def ask() -> None:
         # Its default is the standard error of when it was imported, perhaps that of another test.

@@ -38,7 +38,7 @@ from ctx_embed.serving.service import TextModel
 from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
-from tests.index.support.child import ENVIRONMENT
+from tests.index.support.child import environment
 from tests.serving.server import answering, get, make_index, post, serving, serving_settings
 
 JSON = {"Content-Type": "application/json"}
@@ -422,7 +422,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
     assert said.startswith("--host 0.0.0.0 lets other machines in: give --api-key-file FILE")
     assert "nowhere.index" in Command("serve").fails("nowhere.index")
     command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", "--host", "203.0.113.7", "--no-keys"]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "cannot listen on 203.0.113.7, port 0" in line

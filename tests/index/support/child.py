@@ -6,16 +6,20 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-}
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that a test starts."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
 
 
 def child(script: str, *arguments: object, **options) -> subprocess.Popen:
     """Return a started process of ``tests/index/support/SCRIPT.py`` whose output is a pipe of text."""
     command = [sys.executable, "-m", f"tests.index.support.{script}", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, **options)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(), **options)
