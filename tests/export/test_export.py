@@ -110,7 +110,7 @@ def test_model2vec_and_sentence_transformers_load_a_static_model(tokenizer, tmp_
     np.testing.assert_allclose(other.encode(texts), expected, atol=1e-6)
 
 
-def test_what_cannot_be_written_or_is_no_static_model_writes_nothing(tokenizer, tmp_path):
+def test_what_cannot_be_written_or_is_no_static_model_writes_nothing(tokenizer, tmp_path, monkeypatch):
     make_model(tokenizer).save_pretrained(str(tmp_path / "steps"))
     pairs = np.array([[5, 6]])
     model = SentenceTransformer(modules=[system("mean")(tokenizer, 8, phrases=pairs)], device="cpu")
@@ -125,3 +125,5 @@ def test_what_cannot_be_written_or_is_no_static_model_writes_nothing(tokenizer, 
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
     assert "the folder holds other things" in error(export_onnx, Embedder.load(), tmp_path / "precious")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert error(export_onnx, Embedder.load(), tmp_path / "onnx").startswith("export onnx: onnx needs the extra onnx: ")

@@ -54,6 +54,32 @@ def test_stored_results_say_where_they_come_from(name):
         assert run["commit"] is run["processor"] is None
 
 
+def test_a_run_of_some_cells_leaves_the_others_as_they_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+
+    def store(commit, **accuracies):
+        cells = [
+            {"cell": cell, "figures": {"accuracy": accuracy} if accuracy else {}, "parts": [accuracy]}
+            for cell, accuracy in accuracies.items()
+        ]
+        run = {"command": "python -m papers table2 --quick --option start=0.1 --option head=random"}
+        run |= {"claim": "none", "commit": commit, "processor": "one", "cells": cells}
+        (tmp_path / "run").write_text(json.dumps(run))
+        page.store(tmp_path / "run")
+        return page.stored("table2-quick-head=random")
+
+    store("abc1234", first=70, second=80, third=None)
+    run = store("def5678", first=71, second=None, fourth=90, fifth=None)
+    assert [(cell["cell"], cell["figures"]) for cell in run["cells"]] == [
+        ("first", {"accuracy": 71}),
+        ("second", {"accuracy": 80}),
+        ("fourth", {"accuracy": 90}),
+    ]
+    assert (run["commit"], run["processor"]) == ("abc1234, def5678", "one")
+    assert "claim" not in run
+    assert "parts" not in run["cells"][0]
+
+
 def test_the_page_says_what_the_trials_say():
     text = " ".join(PAGE.split())
     for trial in json.loads((page.RESULTS / f"{TRIALS}.json").read_text(encoding="utf-8"))["trials"]:
