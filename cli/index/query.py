@@ -16,7 +16,7 @@ from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import backend_option, options_of, together
 from ctx_embed.cli.terminal import styled
 from ctx_embed.errors import InputError
-from ctx_embed.index.query import Options
+from ctx_embed.index.query import Options, is_blank
 
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
@@ -79,7 +79,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
     chosen = _format(options)
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --queries")
-    if not all(map(str.strip, texts)):
+    if any(map(is_blank, texts)):
         raise InputError("the query is empty; give a word or a question")
     asked: Any = list(texts)
     if source is not None and Path(source).suffix == ".npy":

@@ -135,8 +135,8 @@ class Hits(list[Hit]):
     """The hits of one query, best first: a list that a notebook shows as a table. A vector has an empty ``query``.
 
     ``known``: whether the model can read the query, where it is asked to. ``answered``: whether the most relevant of
-    the hits, or of those skipped by ``offset``, reaches 0.8: if not, the index hardly has an answer, and these are the
-    nearest passages. None without relevance, and in the mode ``words``.
+    the hits and of the ten best reaches 0.8: if not, the index hardly has an answer, and these are the nearest
+    passages, without highlights. None without relevance, and in the mode ``words``.
     """
 
     def __init__(self, query: str, hits: Iterable[Hit] = (), known: bool = True, answered: bool | None = None) -> None:

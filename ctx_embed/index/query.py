@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from unicodedata import category
 
 from ctx_embed.deadlines import timely
 from ctx_embed.errors import InputError, described, quoted
@@ -110,6 +111,11 @@ class Query:
     exclude: Sequence[Id]
 
 
+def is_blank(text: str) -> bool:
+    """Return whether a query has nothing but spaces, punctuation and control characters: it finds nothing."""
+    return all(category(character)[0] in "CPZ" for character in text)
+
+
 def parse_query(options: Options, query: Any, like: Any, dimension: int) -> Query:
     """Return what a search asks for, by the arguments of :meth:`SearchIndex.search`.
 
@@ -149,7 +155,7 @@ def parse_query(options: Options, query: Any, like: Any, dimension: int) -> Quer
                     raise InputError(f"query {number} must be a string, got {described(text)}")
                 name = "the query" if is_text else f"query {number}"
                 _require_few(name, len(text), MOST_CHARACTERS, "characters")
-                texts.append(well_formed(text))
+                texts.append("" if is_blank(text) else well_formed(text))
     if options.rerank is not None and vectors is not None:
         raise InputError("rerank needs texts; a reranker cannot read vectors")
     if options.min_relevance is not None and (vectors is not None or liked):

@@ -38,6 +38,8 @@ EXCLUDED_WEIGHT = 0.5
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
 # How many passages late interaction looks at, with at most MOST_TIED of those tied with the last one.
 LOOKED_AT, MOST_TIED = 25, 25
+# How many of the best passages say whether a query is answered, however few are asked for.
+JUDGED = 10
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
 # Number of passages to read at a time.
@@ -101,6 +103,8 @@ class Search:
         # The number of passages to choose hits from: up to the last one returned, or more.
         varied = self.options.rerank is not None or self.options.mmr is not None
         self.pool = max(int(self.options.offset) + int(self.options.k), int(self.options.candidates) if varied else 0)
+        if self.query.mode != "words" and self.options.min_relevance is None:
+            self.pool = max(self.pool, JUDGED)
         # The passages that late interaction looked at last, by row.
         self.looked_at: dict[int, Passage] = {}
         # The numbers of lines and of pages that are known of each document, by its row, see :func:`counted`.
@@ -336,7 +340,7 @@ class Search:
             is_known = True
             if asked.vectors is not None and asked.mode != "words" and any(asked.texts):
                 is_known = bool(asked.vectors[own].any(axis=1).all())
-            if options.highlight and any(asked.texts) and asked.vectors is not None:
+            if options.highlight and answered is not False and any(asked.texts) and asked.vectors is not None:
                 texts = [hit.text for hit in hits]
                 vectors = asked.vectors[own]
                 spans = highlights(texts, asked.texts[own], vectors, lambda some: self.model().documents(some))

@@ -16,7 +16,7 @@ from ctx_embed.index import SearchIndex
 from ctx_embed.index.documents import Id
 from ctx_embed.index.filters import unknown_fields_message
 from ctx_embed.index.hits import rounded_down
-from ctx_embed.index.query import Mode, Options
+from ctx_embed.index.query import Mode, Options, is_blank
 from ctx_embed.options import declared
 
 MEANINGS = {known.name: known.metadata["meaning"] for known in declared(Options)}
@@ -82,7 +82,7 @@ def create_server(index: SearchIndex) -> MCPServer:
             hits = index.search(query, k, **options, highlight=True)
             sources = [index.source(hit) for hit in hits]
             warning = None if hits.known else "The model knows no word of the query."
-            warning = warning if query.strip() else "The query is empty: it finds nothing."
+            warning = "The query is empty: it finds nothing." if is_blank(query) else warning
             try:
                 _ = index.embedder if mode == "hybrid" else None
             except OtherModelError as error:

@@ -72,7 +72,7 @@ def test_unrelated_questions_of_a_model(embedder):
     assert unrelated_cosines(lambda texts: np.ones((len(texts), 4), np.float32) / 2) is None
 
 
-def test_an_answer_is_relevant_and_noise_vectors_and_unknown_tokens_are_not(index, embedder):
+def test_an_answer_is_relevant_and_noise_vectors_and_unknown_tokens_are_not(index, embedder, tmp_path):
     for query, place in [("inflation", 1), ("why does my printer jam?", 0), ("XJ-4471", 0), ("how to clean it", 2)]:
         hits = index.search(query, 4)
         assert hits[0].text == TEXTS[place]
@@ -95,6 +95,16 @@ def test_an_answer_is_relevant_and_noise_vectors_and_unknown_tokens_are_not(inde
             )
             assert every.answered is is_known
             assert index.search(query, 1, mode=mode, offset=3).answered is is_known
+            for first in index.search(query, 1, mode=mode, highlight=True) if mode != "words" else ():
+                assert (first.highlight is None) == (is_known is False)
+    # However few are asked for, the best ten say whether a query is answered.
+    texts = [f"{number} tickets for the train" for number in range(12)] + ["The price of tickets rose."]
+    with SearchIndex.create(tmp_path / "tickets", embedder) as tickets:
+        tickets.add([*texts, *TEXTS])
+        for query in ("ticket price", "price", "the train of the king", "inflation"):
+            assert len({tickets.search(query, k).answered for k in (1, 2, 5, 10)}) == 1
+    for blank in ("", " \t", "\xad", '""', "!!!", "- ?", "\u200b"):
+        assert index.search(blank, 3) == []
     # Fused queries share their relevance, and pages leave nothing out.
     queries = ["inflation", "savings and wages"]
     best = index.search(queries, 1, fuse=True)[0]
