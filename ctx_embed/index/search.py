@@ -103,8 +103,6 @@ class Search:
         # The number of passages to choose hits from: up to the last one returned, or more.
         varied = self.options.rerank is not None or self.options.mmr is not None
         self.pool = max(int(self.options.offset) + int(self.options.k), int(self.options.candidates) if varied else 0)
-        if self.query.mode != "words" and self.options.min_relevance is None:
-            self.pool = max(self.pool, JUDGED)
         # The passages that late interaction looked at last, by row.
         self.looked_at: dict[int, Passage] = {}
         # The numbers of lines and of pages that are known of each document, by its row, see :func:`counted`.
@@ -118,6 +116,8 @@ class Search:
             names = listed_names([BY_DOCUMENT, *fields])
             raise InputError(f"group: no document has the field {quoted(options.group)}; known are {names}")
         allowed, texts, vectors, every = self._asked(view)
+        if view.settings.unrelated is not None and self.query.mode != "words" and options.min_relevance is None:
+            self.pool = max(self.pool, JUDGED)
         # A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         depth, done = DEPTH, False
         if self.query.mode == "dense" and not options.fuse and (view.nearest.faiss is None or view.nearest.faiss.exact):

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.filters import unknown_fields_message
-from ctx_embed.index.query import Options
+from ctx_embed.index.query import Options, is_blank
 from ctx_embed.options import declared
 from ctx_embed.reading.encodings import settled
 from ctx_embed.reading.formats import format_of
@@ -339,6 +339,8 @@ async def file(request: Request, served: Served, source: str) -> Response:
     is_text = suffix_of(path) == Path(path).suffix.lower() and format_of(path).reader in PLAIN
     text = f"text/plain; charset={settled(opened.peek())}" if is_text else "application/octet-stream"
     kind = SHOWN.get(Path(path).suffix.lower(), text)
+    if kind == "text/html" and b"charset" not in opened.peek()[:1024].lower():
+        kind += f"; charset={settled(opened.peek())}"
     how = "attachment" if kind == "application/octet-stream" else "inline"
     name = quote(Path(path).name.encode("utf-8", "replace"))
     headers = {**FILE_HEADERS, "Content-Type": kind, "Content-Disposition": f"{how}; filename*=UTF-8''{name}"}
@@ -390,7 +392,7 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     many = is_list and not body.fuse
     hits_json = served.json_list(written for written, _ in lists) if many else lists[0][0]
     # Without hits, the JSON consists of brackets and commas alone.
-    warnings = [] if all(text.strip() for text in texts) else [EMPTY]
+    warnings = [EMPTY] if any(map(is_blank, texts)) else []
     warnings += [] if warnings or all(hits.known for _, hits in lists) else [UNKNOWN]
     warnings += await _hints(served, body.where, hits_json.strip(b"[,]"))
     answered = [hits.answered for _, hits in lists]

@@ -2,13 +2,17 @@
 
 import gzip
 import os
+import re
+from pathlib import Path
 
 import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
 
+import ctx_embed
 from ctx_embed import SearchIndex
+from ctx_embed.reading.formats import FORMATS
 from tests.serving.server import answering, serving
 
 TEXT = "The ferry leaves at noon, and the harbour is empty afterwards."
@@ -18,8 +22,9 @@ TYPES = {
     "a.md": "text/plain; charset=utf-8",
     "deep/er/ü b#?&.txt": "text/plain; charset=utf-8",
     "latin café crème.txt": "text/plain; charset=cp1252",
-    "page.html": "text/html",
-    "page.HTM": "text/html",
+    "page.html": "text/html; charset=utf-8",
+    "page.HTM": "text/html; charset=utf-8",
+    "declared.html": "text/html",
     "data.xml": "text/plain; charset=utf-8",
     "code.js": "text/plain; charset=utf-8",
     "no_suffix": "text/plain; charset=utf-8",
@@ -36,6 +41,7 @@ def shelf(tmp_path_factory):
         file = path / "shelf" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         head = "Subject: the ferry\n\n" if name.endswith(".eml") else ""
+        head += '<meta charset="utf-8">' * name.startswith("declared")
         content = f"{head}{TEXT} {name}\n".encode("cp1252" if "latin" in name else "utf-8")
         file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     for name in ("left.txt", "replaced.txt", "gone.txt", "folder.txt", "pipe.txt"):
@@ -130,3 +136,9 @@ def test_only_this_machine_gets_files(shelf, tmp_path):
             key = {"Authorization": "Bearer secret"}
             assert asked(other, "a.md", headers=key).json()["error"]["code"] == "not_local"
             assert not other.get("/v1/indexes/shelf.index", headers=key).json()["files"]
+
+
+def test_the_page_knows_what_is_code():
+    script = (Path(ctx_embed.__file__).parent / "serving" / "page" / "text.js").read_text(encoding="utf-8")
+    shown = set(re.search(r"CODE = new Set\(\s*`([^`]*)`", script)[1].split())
+    assert shown == {suffix for suffix, form in FORMATS.items() if form.reader == "code"} | {".json"}

@@ -561,6 +561,22 @@ def test_filters_are_written_as_the_index_reads_them(visit, url, tmp_path):
         assert page.evaluate(script, ['na"me', "x"]) is None
 
 
+def test_a_type_is_that_of_the_names_however_many_there_are(visit, tmp_path):
+    script = """async ([sources, type]) => {
+        const { fileConditions, typeOf, whereOf } = await import("/static/where.js");
+        const chosen = { folder: [], type: [type], source: "" };
+        return [whereOf({}, [], "", fileConditions(chosen, sources)), sources.filter((each) => typeOf(each) === type)];
+    }"""
+    page = visit()
+    many = [f"{'long/' * 8}module_{number}.h" for number in range(1500)]
+    for sources in (["a.h", "b.H", "c.html", "d.h.txt", "e", ".h"], [*many, "b.H", "c.html", "d.h.txt", "e", ".html"]):
+        with SearchIndex.create(tmp_path / str(len(sources))) as index:
+            index.add(["x"] * len(sources), sources, metadata=[{"source": each} for each in sources])
+            for kind in (".h", ".html", ".txt", ""):
+                where, expected = page.evaluate(script, [sources, kind])
+                assert sorted(index.ids(where)) == sorted(expected), where[:100]
+
+
 # Topics, several indexes
 
 

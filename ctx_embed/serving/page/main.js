@@ -17,6 +17,8 @@ const SLOW = 250;
 const [VALUES, MOST_SOURCES] = [50, 20_000];
 // Around a passage: so many characters of its document, or documents of its file; those within so many lines.
 const [AROUND, BESIDE, WITHIN] = [900, 2, 30];
+// Documents of a file that are listed to find what stands around one.
+const MOST_LISTED = 200_000;
 // Topics of larger indexes take too long to be computed unasked.
 const [SUGGESTED_FROM, SUGGESTED_TO, SUGGESTIONS] = [20, 20_000, 6];
 
@@ -318,11 +320,22 @@ function aroundIn(text, hit) {
 /** Return the texts of the documents before and after one in its file, such as rows of a table or paragraphs. */
 async function besideIn({ id, metadata: { source, line } }) {
   const near = Number.isInteger(line) ? ` and line >= ${line - WITHIN} and line <= ${line + WITHIN}` : "";
-  const { documents } = await ofIndex(state.index, "documents", { where: sourceIs(source) + near, limit: 1000 });
-  if (near) documents.sort((one, other) => one.metadata.line - other.metadata.line);
-  const place = documents.findIndex((each) => each.id === id);
-  const texts = (first, stop) => documents.slice(Math.max(first, 0), Math.max(stop, 0)).map(({ text }) => text);
-  return place < 0 ? [[], []] : [texts(place - BESIDE, place), texts(place + 1, place + 1 + BESIDE)];
+  // Rows of many lines have none so near.
+  for (const where of near ? [sourceIs(source) + near, sourceIs(source)] : [sourceIs(source)]) {
+    let kept = [];
+    for (let offset = 0, length = 1; length && offset < MOST_LISTED; offset += length) {
+      const { documents } = await ofIndex(state.index, "documents", { where, offset, limit: 1000 });
+      length = documents.length;
+      kept.push(...documents);
+      if (near) kept.sort((one, other) => one.metadata.line - other.metadata.line);
+      const place = kept.findIndex((each) => each.id === id);
+      const texts = (first, stop) => kept.slice(Math.max(first, 0), stop).map(({ text }) => text);
+      if (place >= 0 && (place + BESIDE < kept.length || (!length && kept.length > 1)))
+        return [texts(place - BESIDE, place), texts(place + 1, place + 1 + BESIDE)];
+      if (place < 0) kept = kept.slice(-BESIDE);
+    }
+  }
+  return [[], []];
 }
 
 const actions = {

@@ -21,11 +21,19 @@ const MARKUP = [
 export const readable = (text) => MARKUP.reduce((left, [marks, kept]) => left.replace(marks, kept), text).trim();
 
 // Source code and data, which are shown as they are.
-const CODE =
-  /\.(?:[chmrstv]|cc|cpp|cs|css|cxx|clj|dart|ex|exs|f90|fs|go|gradle|hh|hpp|hs|java|jl|jsx?|json|kt|lua|mjs|ml|php|pl|ps1|py|pyi|rb|rs|scala|scss|sh|sql|swift|tcl|tf|toml|tsx?|vue|xml|ya?ml|zig)$/i;
+const CODE = new Set(
+  `.py .pyi .pyw .c .cc .cpp .cxx .h .hh .hpp .cs .java .kt .kts .scala .go .rs .swift .m .mm .js .jsx .mjs .cjs .ts .tsx .vue
+  .svelte .php .rb .pl .pm .lua .r .jl .sh .bash .zsh .fish .ps1 .bat .sql .css .scss .less .hs .ml .mli .ex .exs .erl .clj .dart
+  .groovy .proto .zig .nim .f90 .f95 .pas .v .vhd .asm .s .tf .gradle .cmake .el .lisp .toml .ini .cfg .conf .yaml .yml .xml
+  .json`.split(/\s+/),
+);
+const CODE_NAMES = /(?:^|\/)(?:(?:GNU)?[Mm]akefile|CMakeLists\.txt|(?:Docker|Container|Jenkins|Rake|Gem|Vagrant|just)file)$/;
 
 /** Return whether a text comes from a file of source code. */
-export const isCode = ({ location }) => CODE.test(location?.source ?? "");
+export const isCode = ({ location }) => {
+  const source = location?.source ?? "";
+  return CODE.has(source.match(/\.\w+$/)?.[0].toLowerCase()) || CODE_NAMES.test(source);
+};
 
 /** Return source code without blank lines around it. */
 export const trimmedLines = (text) => text.replace(/^(?:[^\S\n]*\n)+/, "").trimEnd();

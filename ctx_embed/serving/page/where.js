@@ -46,19 +46,19 @@ const SOURCE = fieldName("source");
 /** Return the condition that a document comes from a file. */
 export const sourceIs = (source) => `${SOURCE} = ${literal(source)}`;
 
-// The server takes filters of up to 100,000 characters.
-const LONGEST_LIST = 60_000;
-
 /** Return the conditions of chosen folders, types and part of a name of files; ``sources`` are all known ones. */
 export function fileConditions({ folder, type, source }, sources) {
   const either = (parts) => parts.length > 0 && `(${parts.join(" or ")})`;
   // All that begins with a folder's name sorts before its name with the last character after it.
   const inFolder = (name) => `${SOURCE} >= ${literal(name)} and ${SOURCE} < ${literal(`${name}\u{10ffff}`)}`;
+  const among = (names, not = "") => `${SOURCE} ${not}in (${names.map(literal).join(", ")})`;
+  // Those of the type by name, or, if that is shorter, what contains it, with what differs by name.
   const ofType = (kind) => {
-    const wanted = sources.filter((each) => typeOf(each) === kind);
-    const listed = `${SOURCE} in (${wanted.map(literal).join(", ")})`;
-    const isPlain = kind && sources.every((each) => (typeOf(each) === kind) === each.includes(kind));
-    return wanted.length && !isPlain && (listed.length < LONGEST_LIST || !kind) ? listed : `${SOURCE} contains ${literal(kind)}`;
+    const [wanted, others] = [true, false].map((is) => sources.filter((each) => (typeOf(each) === kind) === is));
+    const [missed, extra] = [wanted.filter((each) => !each.includes(kind)), others.filter((each) => each.includes(kind))];
+    const all = [`${SOURCE} contains ${literal(kind)}`, extra.length && among(extra, "not ")].filter(Boolean).join(" and ");
+    const both = missed.length ? `(${all} or ${among(missed)})` : all;
+    return wanted.length && (!kind || among(wanted).length < both.length) ? among(wanted) : both;
   };
   return [
     either(folder.map(inFolder)),
