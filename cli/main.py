@@ -200,6 +200,14 @@ class CliCommand(click.Command):
                 raise click.UsageError(f"{option.opts[-1]} may be given once, got it {given.count(option)} times", ctx)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and with --verbose say how long it took."""
+        began = time.monotonic()
+        result = super().invoke(ctx)
+        if progress.level == "all":
+            click.echo(f"{ctx.command_path} took {time.monotonic() - began:.2f} s", err=True)
+        return result
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each section below its title."""
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -54,6 +54,7 @@ def test_a_command_says_less_or_more_on_request(texts):
         return run(*line.split()).stderr
 
     assert " documents/s, after " in said("index build t.txt one.index -v")
+    assert re.search(r"index info took \d+\.\d\d s\n$", said("index info one.index -v"))
     assert said("index build t.txt two.index") == said("encode t.txt -o x.npy --quiet") == ""
     more = said("encode none.txt -o y.npy --verbose")
     assert more.startswith("Traceback (most recent call last)")
