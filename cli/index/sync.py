@@ -39,6 +39,8 @@ def show(synced: Synced, path: str, would: str = "") -> None:
     for remark in synced.remarks:
         click.echo(printable(f"Warning: {remark}"), err=True)
     click.echo(summary(synced, path, would))
+    for change, files in synced.files.items() if would else ():
+        click.echo(printable(f"{change}: {', '.join(files)}{', ...' * (len(files) < getattr(synced, change))}"))
 
 
 @command()

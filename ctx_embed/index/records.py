@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ _SCHEMA = (
 )
 # Recorded in place of a file's time, this makes the next run read the file again; no file has this time.
 READ_AGAIN = -1
+# How many files of each kind of change a report names.
+FEW = 10
 
 
 @dataclass
@@ -45,6 +47,13 @@ class Synced(Report):
     unchanged: int = 0
     documents: int = 0
     passages: int = 0
+    # The first files that were added, changed or removed.
+    files: dict[str, list[str]] = field(default_factory=dict)
+
+    def count(self, change: str, source: str) -> None:
+        """Count a file that was ``added``, ``changed`` or ``removed``."""
+        setattr(self, change, getattr(self, change) + 1)
+        self.files.setdefault(change, []).extend([source] * (getattr(self, change) <= FEW))
 
 
 class FollowedFolder(NamedTuple):

@@ -305,8 +305,8 @@ class _Step:
             if file is not None:
                 # The file is not recorded, since the extra may be installed before the next run.
                 self.result.lacking[suffix_of(file.path)] += 1
-            elif record is not None:
-                self.result.removed += record.problem is None
+            elif record is not None and record.problem is None:
+                self.result.count("removed", record.source)
 
     def _ids_of(self, record: RecordedFile | None) -> list[Id]:
         if record is None:
@@ -375,7 +375,8 @@ class _Step:
         self._delete([identifier for identifier in old if str(identifier) not in new])
         if problem is not None:
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
-            self.result.removed += bool(old)
+            if old:
+                self.result.count("removed", file.source)
             return
         if edit is None:
             self._ids |= dict.fromkeys(new, True)
@@ -388,8 +389,7 @@ class _Step:
         self.result.notes |= {file.source: "; ".join(notes)} if notes else {}
         self.result.documents += len(new)
         is_new = record is None or record.problem is not None
-        self.result.added += is_new
-        self.result.changed += not is_new
+        self.result.count("added" if is_new else "changed", file.source)
 
     def _add(self, documents: list[Document], change: Change, new: dict[str, tuple[Id, dict[str, Any]]]) -> None:
         """Add documents of a file to those that wait, and to ``new``, unless one of them cannot be stored.

@@ -294,6 +294,11 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(folder):
     for words, options in (("would be ", ["--dry-run"]), ("", [])):
         said = succeeds("sync", "notes", "n.index", *options)
         assert said.startswith(f"n.index: 1 file {words}added, 1 changed, 1 removed, 1 unchanged")
+        assert sorted(said.splitlines()[1:]) == ["added: d.md", "changed: b.md", "removed: a.md"] * bool(words)
+    for number in range(12):
+        (folder / f"x{number:02}.md").write_text("One of many.")
+    said = succeeds("sync", "notes", "n.index", "--dry-run").splitlines()
+    assert said[1] == f"added: {', '.join(f'x{number:02}.md' for number in range(10))}, ..."
 
 
 def test_the_last_line_says_what_was_read_and_what_was_not(folder):
