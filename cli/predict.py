@@ -375,15 +375,20 @@ def predict(
         raise InputError(f"the label {torn!r} has a comma, which separates labels in lines; add --jsonl")
     data, fields = None, titled(text_field)
     if not fields.text and source != "-":
-        # The columns that the classifier has learned from, if the first row has them.
-        with suppress(OSError, ValueError, LookupError, StopIteration):
+        # The columns that the classifier has learned from, unless the first row has the usual one alone.
+        with suppress(OSError, ValueError, LookupError):
             columns = json.loads((Path(model) / RECORD).read_bytes())["fields"]
-            learned = replace(fields, text=columns["text"])
-            with open_rows(source, needed=learned.needed, typed=False, encoding=encoding) as table:
-                number, raw, _ = next(documents_in(table, learned))
-                if evaluate and not label_field and columns["label"] in (table.fields(number, raw) or ()):
-                    label_field = columns["label"]
-            fields = learned
+            usual, fields = fields, replace(fields, text=columns["text"])
+            for tried in (fields, usual):
+                with (
+                    suppress(OSError, ValueError, LookupError, StopIteration),
+                    open_rows(source, needed=tried.needed, typed=False, encoding=encoding) as table,
+                ):
+                    number, raw, _ = next(documents_in(table, tried))
+                    fields, names = tried, table.fields(number, raw) or ()
+                    if tried is not usual and evaluate and not label_field and columns["label"] in names:
+                        label_field = columns["label"]
+                    break
     if evaluate:
         data = Labelled.read(source, fields, label_field, several=head.multi_label, encoding=encoding)
         data = data.matched(head.labels)

@@ -101,6 +101,8 @@ def test_titles_are_part_of_texts_and_predictions_read_the_same_columns(here, op
     # Other inputs are read as ever.
     other = file("other.jsonl", *(json.dumps({"text": text}) for _, _, text in rows))
     assert predict("model", other) == predict("model", alone)
+    lacking = Command("predict").fails("model", file("lacking.csv", "n,other", "1,a"))
+    assert lacking.startswith("lacking.csv: no field 'subject'")
     assert "no field 'nope' (fields: " in fails(name, "-o", "new", "--title-field", "nope", "--label-field", "stars")
 
 
