@@ -355,6 +355,11 @@ def test_a_folder_of_smaller_numbers_has_one_fingerprint_as_float32(tokenizer, t
     assert fingerprint(load(tmp_path / "large")) == fingerprint(loaded)
     again = load(tmp_path / "small", dtype=dtype)
     assert fingerprint(again) == fingerprint(model.to(dtype))
+    for name in ("dtype", "torch_dtype"):
+        asked = SentenceTransformer(
+            str(tmp_path / "small"), trust_remote_code=True, model_kwargs={name: dtype}, device="cpu"
+        )
+        assert {tensor.dtype for tensor in asked.parameters()} == {dtype}
 
 
 # A fingerprint is stored with what its files hold, and computed again when one of them changes.

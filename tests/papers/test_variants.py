@@ -19,6 +19,7 @@ from ctx_embed.modules import Contextualizer
 from ctx_embed.second_order import Steps, direct
 from ctx_embed.training.run import Checkpoint
 from papers import RunOptions, find_experiment, masked_words, reproduce
+from papers.batch_times import TransformerMean
 from papers.classifier_cells import initial_encoder, split, trained
 from papers.complexity import LAYERS, fitted_exponent
 from papers.pretraining import gain
@@ -265,3 +266,14 @@ def test_the_loss_by_hand(tokenizer):
     scores = contexts @ module.embedding.weight[4:8].T
     expected = -(scores.log_softmax(1)[0, 1] + scores.log_softmax(1)[1, 3]) / 2
     torch.testing.assert_close(masked_words.loss_of_hidden(module, ids, lengths, hidden, 1), expected)
+
+
+def test_the_timed_transformer_does_not_see_padding():
+    model = TransformerMean(20, 8, 1, 16).eval()
+    (alone,) = model({"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2)}).values()
+    batch = {
+        "input_ids": torch.tensor([[3, 4, 9, 9], [5, 6, 7, 8]]),
+        "attention_mask": torch.tensor([[1, 1, 0, 0], [1] * 4]),
+    }
+    (both,) = model(batch).values()
+    torch.testing.assert_close(both[:1], alone)
