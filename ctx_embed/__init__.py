@@ -10,9 +10,14 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.deduplication import dedupe as dedupe
-    from ctx_embed.errors import InputError as InputError
+    from ctx_embed.errors import (
+        BusyError as BusyError,
+        DamagedError as DamagedError,
+        InputError as InputError,
+        LateError as LateError,
+    )
     from ctx_embed.explanations import attention_weights as attention_weights, explain as explain
-    from ctx_embed.index import Hit as Hit, SearchIndex as SearchIndex
+    from ctx_embed.index import Hit as Hit, Hits as Hits, SearchIndex as SearchIndex
     from ctx_embed.loading import load as load, path as path
     from ctx_embed.modules import Contextualizer as Contextualizer, ContextualizerPooling as ContextualizerPooling
     from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
@@ -21,9 +26,9 @@ __version__ = "0.3.0"
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
 _HOMES = {
     "ctx_embed.deduplication": "dedupe",
-    "ctx_embed.errors": "InputError",
+    "ctx_embed.errors": "BusyError DamagedError InputError LateError",
     "ctx_embed.explanations": "attention_weights explain",
-    "ctx_embed.index": "Hit SearchIndex",
+    "ctx_embed.index": "Hit Hits SearchIndex",
     "ctx_embed.loading": "load path",
     "ctx_embed.modules": "Contextualizer ContextualizerPooling",
     "ctx_embed.training.supervised.classifier": "TextClassifier",

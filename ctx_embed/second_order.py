@@ -37,7 +37,7 @@ RUNNING_SUM_TOKENS = 256
 
 
 def library(values: Any) -> Any:
-    """Return the module of an array: NumPy or torch."""
+    """Return the module of an array, NumPy or torch."""
     return np if isinstance(values, np.ndarray) else sys.modules["torch"]
 
 

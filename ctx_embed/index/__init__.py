@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.index.hits import Hit as Hit, snippet as snippet
+    from ctx_embed.index.hits import Hit as Hit, Hits as Hits, snippet as snippet
     from ctx_embed.index.search_index import SearchIndex as SearchIndex
 
-_HOMES = {"ctx_embed.index.search_index": "SearchIndex", "ctx_embed.index.hits": "Hit snippet"}
+_HOMES = {"ctx_embed.index.search_index": "SearchIndex", "ctx_embed.index.hits": "Hit Hits snippet"}
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
