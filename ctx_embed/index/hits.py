@@ -136,7 +136,7 @@ class Hits(list[Hit]):
 
     ``known``: whether the model can read the query, where it is asked to. ``answered``: whether the most relevant of
     the hits and of the ten best reaches 0.8: if not, the index hardly has an answer, and these are the nearest
-    passages, without highlights. None without relevance, and in the mode ``words``.
+    passages. None without relevance, and in the mode ``words``.
     """
 
     def __init__(self, query: str, hits: Iterable[Hit] = (), known: bool = True, answered: bool | None = None) -> None:

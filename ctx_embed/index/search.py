@@ -340,7 +340,7 @@ class Search:
             is_known = True
             if asked.vectors is not None and asked.mode != "words" and any(asked.texts):
                 is_known = bool(asked.vectors[own].any(axis=1).all())
-            if options.highlight and answered is not False and any(asked.texts) and asked.vectors is not None:
+            if options.highlight and any(asked.texts) and asked.vectors is not None:
                 texts = [hit.text for hit in hits]
                 vectors = asked.vectors[own]
                 spans = highlights(texts, asked.texts[own], vectors, lambda some: self.model().documents(some))

@@ -95,8 +95,6 @@ def test_an_answer_is_relevant_and_noise_vectors_and_unknown_tokens_are_not(inde
             )
             assert every.answered is is_known
             assert index.search(query, 1, mode=mode, offset=3).answered is is_known
-            for first in index.search(query, 1, mode=mode, highlight=True) if mode != "words" else ():
-                assert (first.highlight is None) == (is_known is False)
     # However few are asked for, the best ten say whether a query is answered.
     texts = [f"{number} tickets for the train" for number in range(12)] + ["The price of tickets rose."]
     with SearchIndex.create(tmp_path / "tickets", embedder) as tickets:
