@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.filters import unknown_fields_message
-from ctx_embed.index.query import Options, is_blank
+from ctx_embed.index.query import Options
 from ctx_embed.options import declared
 from ctx_embed.reading.encodings import settled
 from ctx_embed.reading.formats import format_of
@@ -391,8 +391,8 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse
     hits_json = served.json_list(written for written, _ in lists) if many else lists[0][0]
-    # Without hits, the JSON consists of brackets and commas alone.
-    warnings = [EMPTY] if any(map(is_blank, texts)) else []
+    # The hits of a blank query have an empty one; without hits, the JSON consists of brackets and commas alone.
+    warnings = [EMPTY] if texts and not all(hits.query for _, hits in lists) else []
     warnings += [] if warnings or all(hits.known for _, hits in lists) else [UNKNOWN]
     warnings += await _hints(served, body.where, hits_json.strip(b"[,]"))
     answered = [hits.answered for _, hits in lists]

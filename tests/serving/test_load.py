@@ -92,6 +92,7 @@ LARGEST = {
     "topics": (f"{NAME}/topics", {}, 200),
     # A late answer is one, too.
     "too many ligatures": ("/v1/embeddings", {"model": "default", "input": "\ufdfa" * 55_556}, 400),
+    "punctuation": (SEARCH, {"query": ["!" * 99_999 + "a"] * 10, "k": 1}, None),
     "quotation marks": (SEARCH, {"query": '"' * 200_000, "mode": "hybrid"}, None),
     "a name of 7 MB": ("/v1/embeddings", {"model": "m" * 7_000_000, "input": "x"}, 404),
     "unknown fields": ("/v1/embeddings", {f"field {n}": 1 for n in range(MOST["fields"])}, 400),
