@@ -75,10 +75,10 @@ class Candidates:
     scores: list[tuple[float, float, float]] = field(default_factory=list)
     # The vectors of the hits, if MMR needs them.
     vectors: Vectors | None = None
-    # The rows that were ranked, the values to group by that they have, and how many were not relevant enough.
+    # The rows that were ranked, the values to group by that they have, and the relevances that were not enough.
     seen: set[int] = field(default_factory=set)
     groups: set[Any] = field(default_factory=set)
-    irrelevant: int = 0
+    irrelevant: list[float] = field(default_factory=list)
 
 
 def embedded(query: Query, model: Callable[[], Model], dimension: int) -> Query:
@@ -159,7 +159,7 @@ class Search:
                         chosen.groups.add(key)
                     places = places[is_first]
                 self._choose(view, chosen, piece, places)
-                full = len(chosen.hits) == self.pool or chosen.irrelevant >= MOST_JUDGED
+                full = len(chosen.hits) == self.pool or len(chosen.irrelevant) >= MOST_JUDGED
                 done &= piece.ended or full
             depth *= DEEPER
         for chosen in every if options.mmr is not None else ():
@@ -261,7 +261,7 @@ class Search:
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
         while len(places) and (missing := self.pool - len(candidates.hits)):
             # The more were not relevant enough, the more are read at once: each time reads their documents anew.
-            some, places = np.split(places, [min(missing + candidates.irrelevant, PASSAGES_AT_ONCE)])
+            some, places = np.split(places, [min(missing + len(candidates.irrelevant), PASSAGES_AT_ONCE)])
             rows = ranking.rows[some].tolist()
             passages = self.looked_at
             passages = {row: passages[row] for row in rows} if passages.keys() >= set(rows) else view.store.fetch(rows)
@@ -280,7 +280,7 @@ class Search:
                 if shares is not None and unrelated is not None:
                     relevant = round(relevance(unrelated, score, float(shares[number]), view.count), 4)
                 if least is not None and relevant is not None and relevant < least:
-                    candidates.irrelevant += 1
+                    candidates.irrelevant.append(relevant)
                     continue
                 if options.context:
                     own = row - document.row
@@ -330,10 +330,8 @@ class Search:
             if options.mmr is not None and vectors is not None:
                 varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
                 hits = [hits[place] for place in varied] + hits[most:]
-            best_of_all = max((hit.relevance for hit in hits if hit.relevance is not None), default=None)
-            if best_of_all is None and candidates.irrelevant and (options.min_relevance or 1) <= DEFAULT_RELEVANCE:
-                # All were left out as less relevant.
-                best_of_all = 0.0
+            relevances = [hit.relevance for hit in hits if hit.relevance is not None] + candidates.irrelevant[:JUDGED]
+            best_of_all = max(relevances, default=None)
             answered = None if best_of_all is None or asked.mode == "words" else best_of_all >= DEFAULT_RELEVANCE
             hits = hits[first : first + int(options.k)]
             own = slice(None) if options.fuse else slice(number, number + 1)
