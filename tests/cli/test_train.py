@@ -13,6 +13,7 @@ from sklearn.metrics import f1_score
 
 from ctx_embed import load
 from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.training import train
 from ctx_embed.training.labelled_texts import are_known, hashes_of
 from ctx_embed.training.options import FINE_TUNING
@@ -137,8 +138,11 @@ def test_options_of_a_system(train_file):
 
 
 def test_cross_validation(train_file, tiny_model_path):
-    train_file = file("train.tsv", *ROWS, *ROWS[:4], "pos\tthe only one of these words")
-    result = run(train_file, "-o", "model", "--cv", "4", "--seed", "3", "--json")
+    train_file = file("train.tsv", *ROWS, *ROWS[:4], "pos\t日本語")
+    # The folds do not count a text again.
+    with pytest.warns(UnknownTextsWarning, match=r"^1 of 45 texts have too few words .* \('日本語'\)") as said:
+        result = run(train_file, "-o", "model", "--cv", "4", "--seed", "3", "--json")
+    assert len(said) == 1
     found = json.loads(result.stdout)["cv"]
     texts, labels = zip(*(row.split("\t")[::-1] for row in Path(train_file).read_text().splitlines()), strict=True)
     folds = Labelled(labels, texts).folds(4, 3)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from ctx_embed.classify.labelled import Labelled, label_accuracy, report
 from ctx_embed.classify.predictor import Predictor, fitted_predictor, open_encoder
-from ctx_embed.errors import InputError, examples, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, examples, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import identity
 from ctx_embed.loading import model_folder
@@ -149,14 +150,15 @@ def _cross_validated(job: TrainingJob, data: Labelled) -> dict[str, Any]:
     found: list[Any] = [None] * len(data.texts)
     for number, rows in enumerate(folds := data.folds(job.cv, seed)):
         learned = data.rows(row for fold in folds if fold is not rows for row in fold)
-        known = learned.label_set()
-        weights = job.class_weight
-        if isinstance(weights, Mapping):
-            weights = {label: weight for label, weight in weights.items() if label in known}
+        given = job.class_weight
+        weights = {k: given[k] for k in given if k in learned.label_set()} if isinstance(given, Mapping) else given
         fold_job = replace(job, cv=None, output=_fold_output(job, number), class_weight=weights)
-        predictor, _ = _made(fold_job, {"train": learned})
-        for row, labels in zip(rows, predictor.predict(data.rows(rows).texts), strict=True):
-            found[row] = labels
+        # The classifier of all texts tells which of them the encoder cannot read.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnknownTextsWarning)
+            predictor, _ = _made(fold_job, {"train": learned})
+            for row, labels in zip(rows, predictor.predict(data.rows(rows).texts), strict=True):
+                found[row] = labels
     return {"folds": job.cv, "seed": seed, "floor": majority_floor(data, data), **report(found, data, data.classes())}
 
 
