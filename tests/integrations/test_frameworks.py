@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed import SearchIndex
-
 chromadb = pytest.importorskip("chromadb", reason="the extra chroma is not installed")
 pytest.importorskip("langchain_core", reason="the extra langchain is not installed")
 pytest.importorskip("llama_index.core", reason="the extra llama-index is not installed")
@@ -68,7 +66,13 @@ def test_an_index_is_a_vector_store(store):
         assert {found.id for found in retriever.invoke("inflation")} == {"a", "c"}
     vector = CtxEmbeddings().embed_query(TEXTS[2])
     assert store.similarity_search_by_vector(vector, k=1)[0].id == "c"
-    assert len(store.max_marginal_relevance_search_by_vector(vector, k=2)) == 2
+    # The nearest, and the one least like it among those fetched.
+    nearest, *_, farthest = (hit.id for hit in store.index.search(vector, 3) if hit.id != "c")
+    for fetched, share, second in ((2, 0.0, nearest), (3, 0.0, farthest), (3, 1.0, nearest)):
+        found = store.max_marginal_relevance_search_by_vector(vector, 2, fetched, share)
+        assert [document.id for document in found] == ["c", second]
+    found = store.max_marginal_relevance_search_by_vector(vector, 1, where="n != 2")
+    assert [document.id for document in found] == [nearest]
     [(found, score)] = store.similarity_search_with_relevance_scores(TEXTS[0], k=1)
     assert (found.id, score) == ("a", pytest.approx(1, abs=1e-5))
     assert all(0 <= score <= 1 for _, score in store.similarity_search_with_relevance_scores("xylophone", k=3))
@@ -83,6 +87,8 @@ def test_documents_are_added_replaced_and_deleted(store):
     assert len(store.index) == 5
     store.delete(["d", "z"])
     assert store.get_by_ids(["d"]) == []
+    store.delete([])
+    assert len(store.index) == 4
     store.delete()
     assert len(store.index) == 0
 
@@ -98,12 +104,12 @@ def test_a_stored_index_is_opened_with_its_model_and_its_numbers(store, tmp_path
         assert len(index) == 4
     said = error(CtxVectorStore.from_texts, ["More."], FakeEmbeddings(size=3), path=tmp_path / "index")
     assert said.startswith("embedding must be CtxEmbeddings or None, got a FakeEmbeddings")
-    said = error(SearchIndex.create, tmp_path / "index", chunk="sentences", exist_ok=True)
+    said = error(CtxVectorStore.from_texts, ["More."], path=tmp_path / "index", chunk="sentences")
     assert said.endswith("chunk must be that of the index, 'none', got 'sentences'")
 
 
 def test_embeddings_of_llama_index(shipped_model):
-    expected, embedding = shipped_model.encode(TEXTS), CtxEmbedding()
+    expected, embedding = shipped_model.encode(TEXTS), CtxEmbedding(num_workers=2)
     np.testing.assert_allclose(embedding.get_text_embedding_batch(TEXTS), expected, atol=1e-6)
     asked = asyncio.run(embedding.aget_query_embedding(TEXTS[0]))
     for found in (embedding.get_text_embedding(TEXTS[0]), asked):
@@ -112,7 +118,7 @@ def test_embeddings_of_llama_index(shipped_model):
     text = "the cat sat on the mat " * 200
     assert embedding.get_text_embedding(text + "prices rise") != embedding.get_text_embedding(text + "a dog barks")
     stored = embedding.to_dict()
-    assert stored["model_name"] == "default"
+    assert (stored["model_name"], stored["num_workers"]) == ("default", 2)
     assert CtxEmbedding.from_dict(stored).get_query_embedding("a cat") == embedding.get_query_embedding("a cat")
 
 
@@ -132,6 +138,8 @@ def test_a_collection_of_chroma_stores_the_name_and_is_opened_by_it(tmp_path, sh
     function = CtxEmbeddingFunction()
     with pytest.raises(ValueError, match="the collection's model is 'default', got 'minilm'; make a new collection"):
         function.validate_config_update(function.get_config(), CtxEmbeddingFunction("minilm").get_config())
+    other = CtxEmbeddingFunction("minilm", 8).get_config()
+    assert CtxEmbeddingFunction.build_from_config(other).get_config() == other
 
 
 def test_the_examples_run(tmp_path, monkeypatch, capsys):
