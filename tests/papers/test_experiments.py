@@ -76,6 +76,10 @@ def test_runs_add_up_and_tables_share_cells(workplace, tmp_path):
     assert run("table3", 2, "ones_k-5")["ones_k-5"] == 2
     assert run("table2", 2, "contextualizer_0.5-m")["contextualizer_0.5-m"] == 3
     assert done == ["speed", "fold 1", "fold 2"]
+    # Two runs that compute parts of one cell at the same time.
+    for number, file in enumerate([CellFile(tmp_path, TABLE3.cells[0], "run", silent) for _ in range(2)]):
+        file.keep(f"fold {number}", {})
+    assert CellFile(tmp_path, TABLE3.cells[0], "run", silent).parts.keys() == {"fold 0", "fold 1"}
 
 
 @pytest.mark.parametrize("stores", [False, True])
@@ -124,7 +128,7 @@ def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary
         (replace(workplace, seed=1), one),
         (replace(workplace, data=tmp_path), one),
         (replace(workplace, tokenizer=tmp_path / "other.json"), one),
-        (workplace, replace(one, quick=False)),
+        (workplace, RunOptions(folds=1, patterns=one.patterns)),
         (workplace, replace(one, changes={"scale": "sum"})),
     ]
     for number, (place, options) in enumerate(runs, 1):
@@ -160,7 +164,7 @@ def given(tokenizer, data_folder, tmp_path, monkeypatch):
 
 
 def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
-    arguments = ("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum")
+    arguments = ("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum", "--seed", 3)
     result, again = run(*arguments), run(*arguments)
     assert result.exit_code == 0, result.output
     assert again.stdout == result.stdout
@@ -168,12 +172,12 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert result.stdout.startswith("## table3: MR by first context and steps\n\nThe paper: a uniform first context")
     assert "\n\n| first context | steps | accuracy |" in result.stdout
     assert "- Changed: scale sum.\n" in result.stdout
-    assert "`python -m papers table3 --quick --option scale=sum --tokenizer tokenizer.json`" in result.stdout
+    assert "`python -m papers table3 --quick --option scale=sum --seed 3 --tokenizer tokenizer.json`" in result.stdout
     assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout
     assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
     folder = tmp_path / "reproduction"
     vocabulary = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()[:8]
-    report = folder / "table3" / f"quick_scale=sum_tokenizer-tokenizer.json_{vocabulary}"
+    report = folder / "table3" / f"quick_scale=sum_seed-3_tokenizer-tokenizer.json_{vocabulary}"
     written = (report / "README.md").read_text()
     assert written.startswith(result.stdout[:200])
     (cell,) = (cell for cell in json.loads((report / "results.json").read_text())["cells"] if cell["figures"])
@@ -344,7 +348,9 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     assert (report["experiment"], report["quick"]) == (name, True)
     assert report["command"] == f"python -m papers {name} --quick --tokenizer {workplace.vocabulary.name}"
     assert re.fullmatch(r"[0-9a-f]{7,}\+?", report["commit"])
-    assert [cell["cell"] for cell in report["cells"]] == [cell.key for cell in experiment.cells]
+    assert report["notes"] == list(experiment.notes)
+    said = [(cell["cell"], cell["published"], cell["beside"]) for cell in report["cells"]]
+    assert said == [(cell.key, cell.published, cell.beside) for cell in experiment.cells]
     assert any(cell["figures"] for cell in report["cells"])
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(f"## {name}: {experiment.title}\n\nThe paper: {experiment.claim.text}\n\n| ")
