@@ -115,7 +115,13 @@ def test_what_cannot_be_written_or_is_no_static_model_writes_nothing(tokenizer, 
     pairs = np.array([[5, 6]])
     model = SentenceTransformer(modules=[system("mean")(tokenizer, 8, phrases=pairs)], device="cpu")
     model.save_pretrained(str(tmp_path / "phrases"))
-    for name, message in (("steps", "the model must be of the system mean"), ("phrases", "the model has phrases")):
+    cut = SentenceTransformer(modules=[system("mean")(tokenizer, 8, max_seq_length=9)], device="cpu")
+    cut.save_pretrained(str(tmp_path / "cut"))
+    for name, message in (
+        ("steps", "the model must be of the system mean"),
+        ("phrases", "the model has phrases"),
+        ("cut", "the model has a max_seq_length"),
+    ):
         assert STATIC.fails(tmp_path / name, "-o", tmp_path / "out").startswith(message)
         assert not (tmp_path / "out").exists()
     saved(tokenizer, tmp_path / "model", initial_context="uniform")

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import re
 
 import numpy as np
@@ -385,8 +386,12 @@ def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
     expected = model.encode(SENTENCES)
     assert expected.shape == (len(SENTENCES), 8)
     model.save_pretrained(str(tmp_path / "model"))
+    # As GPT-2 names its own.
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "activation_function": "gelu_new"}))
     for loaded in (load(tmp_path / "model"), SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True)):
         assert (loaded.encode(SENTENCES) == expected).all()
+    assert {tensor.dtype for tensor in load(tmp_path / "model", dtype="bfloat16").parameters()} == {torch.bfloat16}
 
 
 def test_it_begins_as_the_normalised_mean_and_wrong_features_are_one_line(tmp_path):
