@@ -1,5 +1,6 @@
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import re
 import shutil
@@ -8,11 +9,13 @@ import types
 from functools import partial
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
+from transformers.utils import logging
 
 import ctx_embed
 from ctx_embed import Contextualizer, load, loading
@@ -70,6 +73,10 @@ def test_what_a_model_says_of_itself_is_restored_where_no_argument_says_else(tok
     (tmp_path / "model" / "README.md").write_text("# My card\n\nwritten by hand\n", encoding="utf-8")
     # truncate_dim is not saved by sentence-transformers 6.2; a config that has it is followed.
     edit(tmp_path / "model" / "config_sentence_transformers.json", truncate_dim=8)
+    # So are the names of a module's arguments.
+    entries = json.loads((tmp_path / "model" / "modules.json").read_text())
+    entries[1]["kwargs"] = ["task"]
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(entries))
     loaded = load(tmp_path / "model")
     assert loaded.prompts == {"query": "the city ", "document": ""}
     assert (loaded.default_prompt_name, loaded.similarity_fn_name, loaded.truncate_dim) == ("query", "dot", 8)
@@ -77,11 +84,35 @@ def test_what_a_model_says_of_itself_is_restored_where_no_argument_says_else(tok
     assert np.array_equal(loaded.encode("garden"), loaded.encode("the city garden", prompt=""))
     loaded.save_pretrained(str(tmp_path / "again"))
     assert "written by hand" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "again" / "modules.json").read_text())[1]["kwargs"] == ["task"]
     options = {"default_prompt_name": "document", "similarity_fn_name": "euclidean", "truncate_dim": 4}
     loaded = load(tmp_path / "model", prompts={"query": "other "}, **options)
     assert loaded.prompts == {"query": "other ", "document": ""}
     assert (loaded.default_prompt_name, loaded.similarity_fn_name) == ("document", "euclidean")
     assert loaded.encode(["garden"]).shape == (1, 4)
+
+
+def test_the_hub_gets_the_options_and_a_model_has_the_name_of_its_folder(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *name, **options: asked.append((*name, options)))
+    options = {"revision": "v2", "token": "t", "local_files_only": True}
+    error("someone/model", cache_folder="here", **options)
+    name, given = asked[0]
+    assert given.pop("ignore_patterns")
+    assert (name, given) == ("someone/model", {"cache_dir": "here", **options})
+    monkeypatch.chdir(folder)
+    assert load(".").model_card_data.model_name == folder.name
+
+
+def test_transformers_is_quiet_while_it_loads_and_then_as_before():
+    for bars, level in itertools.product((logging.enable_progress_bar, logging.disable_progress_bar), (20, 30)):
+        bars()
+        logging.set_verbosity(level)
+        before = logging.is_progress_bar_enabled(), level
+        with loading._quiet_transformers():
+            assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (False, 40)
+        assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == before
+    logging.enable_progress_bar()
 
 
 def test_dtype(tiny_model, tiny_model_path, sentences):

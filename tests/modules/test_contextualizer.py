@@ -325,7 +325,7 @@ def test_a_text_without_tokens_is_zero_if_vectors_are_normalised(tokenizer, tmp_
         assert np.linalg.norm(sentence) == pytest.approx(1, abs=1e-5) or not normalize
         assert nothing.any() != normalize
         assert nothing == pytest.approx(made.encode([""])[0], abs=1e-5)
-    assert not untrained("contextualizer", tokenizer, 8).encode("").any()
+    assert untrained("contextualizer", tokenizer, 8).encode("").tolist() == [0] * 8
 
 
 def test_drawn_weights_keep_variances_and_others_have_no_effect_yet(tokenizer):
@@ -389,9 +389,14 @@ def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
     # As GPT-2 names its own.
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "activation_function": "gelu_new"}))
+    (tmp_path / "model" / "README.md").unlink()
     for loaded in (load(tmp_path / "model"), SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True)):
         assert (loaded.encode(SENTENCES) == expected).all()
-    assert {tensor.dtype for tensor in load(tmp_path / "model", dtype="bfloat16").parameters()} == {torch.bfloat16}
+    loaded = load(tmp_path / "model", dtype="bfloat16")
+    assert {tensor.dtype for tensor in loaded.parameters()} == {torch.bfloat16}
+    # The card is that of sentence-transformers.
+    loaded.save_pretrained(str(tmp_path / "again"))
+    assert "### Model Description" in (tmp_path / "again" / "README.md").read_text()
 
 
 def test_it_begins_as_the_normalised_mean_and_wrong_features_are_one_line(tmp_path):
