@@ -122,6 +122,8 @@ def test_calls_that_cannot_be(classifier):
         for valid in ((NEW, TRUE), (["a nice place"], ["no such label"]), 42):
             said = error(TextClassifier(frozen=frozen).fit, TEXTS, LABELS, valid=valid)
             assert said == "valid chooses the epoch of a trained encoder; leave it out, or give frozen=False"
+    said = error(TextClassifier(frozen=False).fit, TEXTS, LABELS, valid=(["a nice place"], ["no such label"]))
+    assert said == "the validation texts have labels that the training texts lack: 'no such label'"
     unfitted = TextClassifier()
     for ask in (unfitted.predict, unfitted.explain, lambda texts: unfitted.score(texts, ["x"]), unfitted.save):
         with pytest.raises(NotFittedError, match="is not fitted yet"):
