@@ -394,8 +394,6 @@ def _page(document: Any, number: int) -> str:
         elif kind not in (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP) and not is_hidden:
             contents = _wide(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
             said.append(contents if kind == raw.FPDF_ANNOT_FREETEXT or not contents else f"Comment: {contents}")
-        else:
-            continue
     if said:
         # Drawn into the page, fields stand beside their names.
         raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
