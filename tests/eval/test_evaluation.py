@@ -144,6 +144,15 @@ def test_what_cannot_be_evaluated(folder, drawn):
     assert said.startswith("majority can only be scored on probe tasks, got none; add one")
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(folder, drawn, report, tmp_path):
+    (tmp_path / "file").touch()
+    for taken in (tmp_path / "file" / "new", tmp_path / "file"):
+        said = error(evaluate, [drawn], ["MR"], folder, QUICK, cache=taken)
+        assert said == f"cannot create the folder {taken}: Not a directory"
+    said = error(front.write_report, report, tmp_path / "file")
+    assert said == f"cannot create the folder {tmp_path / 'file'}: File exists"
+
+
 def test_the_front_door_takes_names_and_folders(folder, tmp_path):
     mine = tmp_path / "mine.tsv"
     labels = [("bad\tdull", "good\tfine")[n % 2] for n in range(60)]
