@@ -45,6 +45,7 @@ COMMANDS = {
 # Commands that have commands, and what people call commands of ours.
 GROUPS = ("index", "eval", "export")
 MEANT = {"search": "index query", "find": "index query", "add": "index build", "embed": "encode", "classify": "predict"}
+MEANT |= {"list": "index get", "rm": "index delete", "stats": "index info", "check": "index verify"}
 # How to resume an interrupted command.
 RESUME = {
     "index build": "repeat the command with --resume to continue where it stopped",

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import ctx_embed
-from ctx_embed.cli.main import COMMANDS, errors_in_one_line, main
+from ctx_embed.cli.main import COMMANDS, MEANT, errors_in_one_line, main
 from ctx_embed.errors import InputError, installation
 from ctx_embed.kernel import kernel_name
 from tests.conftest import SENTENCES
@@ -43,9 +43,11 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_command_by_another_name_leads_to_it():
-    for given, meant in (("search", "index query"), ("build", "index build"), ("run", "eval run"), ("embed", "encode")):
-        said = run(given, "notes.index", "x").stderr
-        assert said.endswith(f"Error: unknown command '{given}': did you mean '{meant}'?\n")
+    for given, meant in (MEANT | {"build": "index build", "run": "eval run"}).items():
+        for group in ([], ["index"]) if given in MEANT else ([],):
+            said = run(*group, given, "notes.index", "x").stderr
+            assert said.endswith(f"Error: unknown command '{given}': did you mean '{meant}'?\n")
+        assert run(*meant.split(), "--help").exit_code == 0
     assert "did you mean 'encode'? known are dedupe" in run("encod").stderr
 
 
