@@ -93,6 +93,14 @@ for part in ("\\rbar", "\\n\\x1b[A", "\\r   \\r", "no\\rbar\\n"):
     shown = r"over\u000dwritten|lone \ud800 \u001b[1mbold|Zürich \u009b\xff|" + "\x1b[1mbold\\u001b[2J|"
     shown += "\rbar|\x1b[A\r   \rno\\u000dbar|"
     assert in_a_terminal(sys.executable, "-c", code)[1].replace("\r\r\n", "\r\n").replace("\r\n", "|") == shown
+    # What is flushed is there before the program ends.
+    code = """import os
+from ctx_embed.cli.terminal import guard
+guard()
+print("first", end=" ", flush=True)
+os.write(1, b"second")
+"""
+    assert in_a_terminal("env", "-u", "PYTHONUNBUFFERED", sys.executable, "-c", code)[1] == "first second"
 
 
 def test_files_and_pipes_get_texts_as_they_are(hostile):

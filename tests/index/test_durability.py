@@ -104,6 +104,16 @@ def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monk
     assert stored(path) == {8: "new 8", 9: "new 9", 10: "text 10", 6: "newer 6", 7: "newer 7"}
 
 
+def test_what_an_interrupt_left_in_a_transaction_is_undone(index):
+    index.add(["a"])
+    with closing(Database(index.path)) as store:
+        for begin in (store.reading, store.writing, store.reading):
+            for change in ("BEGIN", "UPDATE documents SET text = ''"):
+                store.connection.execute(change)
+            with begin():
+                assert [text for document in store.all() for _, text in document.texts()] == ["a"]
+
+
 def test_a_second_writer_waits_for_a_short_change_and_is_refused_during_a_long_one(index, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
     path = index.path

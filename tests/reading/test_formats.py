@@ -270,12 +270,12 @@ def test_word_around_the_text(tmp_path):
         for name in old.namelist():
             content = old.read(name).decode("utf-8", "surrogateescape")
             if name == "word/_rels/document.xml.rels":
-                added = '<Relationship Id="n" Type="http://x/footnotes" Target="/word/footnotes.xml"/>'
+                added = '<Relationship Id="n" Type="http://x/footnotes" Target="/word/my%20notes.xml"/>'
                 content = content.replace("</Relationships>", f"{added}</Relationships>")
             if name == "word/document.xml":
                 content = content.replace("We sail.</w:t>", 'We sail.</w:t><w:footnoteReference w:id="2"/>')
             new.writestr(name, content.encode("utf-8", "surrogateescape"))
-        new.writestr("word/footnotes.xml", note)
+        new.writestr("word/my notes.xml", note)
     (found,) = texts(tmp_path / "b.docx")
     expected = "Secret|# Plan|We sail.|Note: At dawn.|Comment: When?|- bread\n- fish|Page"
     assert (found.title, found.text) == ("Plan", expected.replace("|", "\n\n"))

@@ -20,9 +20,10 @@ from ctx_embed import SearchIndex, TextClassifier
 from ctx_embed.deadlines import require_time
 from ctx_embed.index.database import Database
 from ctx_embed.index.hits import Hits
+from ctx_embed.index.search import Reranker
 from ctx_embed.model import Model
 from ctx_embed.serving.indexes import opened
-from ctx_embed.serving.service import Service
+from ctx_embed.serving.service import ServedReranker, Service
 from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error
 from tests.index.support.child import environment
@@ -341,6 +342,22 @@ def reranking(cross_encoder, tiny_model_path, index_path):
     """A server with the cross-encoder and the tiny model."""
     with serving(index_path, "--reranker", cross_encoder[1], "--reranker", tiny_model_path) as server:
         yield server
+
+
+def test_a_reranker_scores_for_one_thread_at_a_time(monkeypatch):
+    inside = []
+
+    def scores(*_) -> int:
+        inside.append(None)
+        time.sleep(0.02)
+        found = len(inside)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(Reranker, "__init__", lambda self, name: None)
+    monkeypatch.setattr(Reranker, "scores", scores)
+    with closing(ServedReranker("any")) as reranker, ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(reranker.scores, range(8), range(8))] == [1] * 8
 
 
 def test_a_cross_encoder_and_an_encoder_rerank(cross_encoder, reranking, index_path, tiny_model):
