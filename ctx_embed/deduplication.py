@@ -488,7 +488,6 @@ def copy_rows(
             with zipped as file:
                 text = io.TextIOWrapper(cast("IO[bytes]", file), encoding="utf-8", errors="replace", newline="")
                 _copy_text(files, form, chosen, text, encoding)
-                text.flush()
                 text.detach()
     except StopIteration:
         raise changed from None

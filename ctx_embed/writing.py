@@ -111,7 +111,6 @@ def _write(file: IO[bytes], suffix: str, documents: Sequence[Document], embeddin
         else:
             fields = json_of(dict(zip(columns, row, strict=True)))
             text.write(f'{fields[:-1]}, "{EMBEDDING}": [{", ".join(numbers)}]}}\n')
-    text.flush()
     # Leave the file open: the caller closes it.
     text.detach()
 
