@@ -218,8 +218,6 @@ class _Training(nn.Module):
             optimizer = make_optimizer(self.parameters(), options.learning_rate)
             if done:
                 optimizer.load_state_dict(state["optimizer"])
-            else:
-                state["best"] = copy.deepcopy(self.state_dict())
             for epoch in range(done, options.epochs):
                 name = f"epoch {epoch + 1}"
                 if options.runs > 1:
