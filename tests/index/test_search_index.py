@@ -313,14 +313,15 @@ def test_a_model_is_loaded_when_a_text_is_first_embedded(path, hash_model):
 
 def test_an_index_and_its_hits_describe_themselves(index):
     assert index
-    index.add(["one <b>", "two"], metadata=[{"year": 2020}, None])
+    index.add(["one <b>", "two"], ["<i>", "2"], [{"<u>": "<s>"}, None])
     name = repr(str(index.path))
     assert repr(index) == f"SearchIndex({name}, 2 documents, model {index.embedder.fingerprint[:12]}, auto)"
     hits = index.search("one", k=2)
     assert isinstance(hits, list)
     page = hits._repr_html_()
     assert "<b>one</b> &lt;b&gt;" in page
-    assert "<th>year</th>" in page
+    assert "<caption>&lt;p&gt;</caption>" in index.search("<p>")._repr_html_()
+    assert all(f"<{tag}>&lt;{name}&gt;</{tag}>" in page for tag, name in (("td", "i"), ("th", "u"), ("td", "s")))
     index.close()
     assert repr(index) == f"SearchIndex({name}, closed)"
     assert "open an index with SearchIndex.open('x.index')" in error(SearchIndex, "x.index")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -78,10 +79,11 @@ def test_runs_add_up_and_tables_share_cells(workplace, tmp_path):
     assert run("table3", 2, "ones_k-5")["ones_k-5"] == 2
     assert run("table2", 2, "contextualizer_0.5-m")["contextualizer_0.5-m"] == 3
     assert done == ["speed", "fold 1", "fold 2"]
-    # Two runs that compute parts of one cell at the same time.
-    for number, file in enumerate([CellFile(tmp_path, TABLE3.cells[0], "run", silent) for _ in range(2)]):
-        file.keep(f"fold {number}", {})
-    assert CellFile(tmp_path, TABLE3.cells[0], "run", silent).parts.keys() == {"fold 0", "fold 1"}
+    # Runs that compute parts of one cell at the same time.
+    runs = [CellFile(tmp_path, TABLE3.cells[0], "run", silent) for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda number: runs[number].keep(f"fold {number}", {}), range(6)))
+    assert CellFile(tmp_path, TABLE3.cells[0], "run", silent).parts.keys() == {f"fold {number}" for number in range(6)}
 
 
 @pytest.mark.parametrize("stores", [False, True])
