@@ -1,11 +1,27 @@
 """A model that needs no torch, whose vectors are pseudo-random and seeded by the text's hash; an empty index of it."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from ctx_embed import SearchIndex
+from ctx_embed.index.database import Database
 from tests.index.support.hash_model import HashModel
+
+CHANGE = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|DROP|ALTER|CREATE)\b(?!.*\btemp\.)", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def changes_are_in_transactions(monkeypatch):
+    """Whatever changes an index begins a transaction first, so that all of a change is on disk, or nothing."""
+    for name in ("run", "run_many"):
+
+        def checked(self, statement, *values, run=getattr(Database, name)):
+            assert not CHANGE.match(statement) or self.connection.in_transaction, statement
+            return run(self, statement, *values)
+
+        monkeypatch.setattr(Database, name, checked)
 
 
 @pytest.fixture

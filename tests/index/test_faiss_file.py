@@ -338,7 +338,8 @@ def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, m
     with created(tmp_path / "index", hash_model, "HNSW8") as index:
         index.add(TEXTS)
         facts = json.dumps(index.describe()["faiss"] | {"spare": 100})
-        index.writer.folder.run("UPDATE faiss SET facts = ?", (facts,))
+        with index.writer.folder.writing():
+            index.writer.folder.run("UPDATE faiss SET facts = ?", (facts,))
     monkeypatch.setattr(faiss.IndexHNSWFlat, "search", recorded)
     with opened(tmp_path / "index", hash_model) as index:
         for mode in ("dense", "hybrid"):
