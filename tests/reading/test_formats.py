@@ -515,8 +515,11 @@ def test_a_book_without_one_of_its_chapters(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.epub") as old, zipfile.ZipFile(tmp_path / "b.epub", "w") as new:
         for name in old.namelist():
             if "chapter" not in name:
-                new.writestr(name, old.read(name))
-    assert [found.text.split("\n\n")[:2] for found in texts(tmp_path / "b.epub")] == [["## Markets", SECOND]]
+                # Some programs escape a title twice.
+                content = re.sub(rb"(<dc:title[^>]*>)[^<]*", rb"\1Salt &amp;amp; sea", old.read(name))
+                new.writestr(name, content)
+    (found,) = texts(tmp_path / "b.epub")
+    assert (found.title, found.text.split("\n\n")[:2]) == ("Salt & sea", ["## Markets", SECOND])
 
 
 @pytest.mark.parametrize("shown", [True, False])
