@@ -15,13 +15,16 @@ CHANGE = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|DROP|ALTER|CREATE)\b(?!.*
 @pytest.fixture(autouse=True)
 def changes_are_in_transactions(monkeypatch):
     """Whatever changes an index begins a transaction first, so that all of a change is on disk, or nothing."""
-    for name in ("run", "run_many"):
 
-        def checked(self, statement, *values, run=getattr(Database, name)):
+    def checked(run):
+        def in_transaction(self, statement, *values):
             assert not CHANGE.match(statement) or self.connection.in_transaction, statement
             return run(self, statement, *values)
 
-        monkeypatch.setattr(Database, name, checked)
+        return in_transaction
+
+    for run in (Database.run, Database.run_many):
+        monkeypatch.setattr(Database, run.__name__, checked(run))
 
 
 @pytest.fixture
