@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -346,6 +347,13 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     results = reproduce(experiment, tmp_path, workplace, options, silent)
     told: list[str] = []
     write_report(results, tmp_path, told.append)
+    # No older report overwrites a newer one.
+    with ThreadPoolExecutor(1) as pool:
+        with locked(tmp_path / ".lock"):
+            again = pool.submit(write_report, results, tmp_path)
+            time.sleep(0.2)
+            assert not again.done()
+        again.result(60)
     assert told == []
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     report = json.loads((tmp_path / "results.json").read_text())
