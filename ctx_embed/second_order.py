@@ -81,7 +81,9 @@ def affine(x: Any, W: Any, b: Any | None = None) -> Any:
     """Return x W^T + b, (N, m), of x (N, u), W (m, u) and b (m,); None stands for 0."""
     if not isinstance(x, np.ndarray):
         return library(x).nn.functional.linear(x, W, b)
-    return x @ W.T if b is None else x @ W.T + b
+    # Some BLAS signal what they read beside a small matrix, though it changes no result: NumPy would warn of it.
+    with np.errstate(invalid="ignore"):
+        return x @ W.T if b is None else x @ W.T + b
 
 
 def layer_norm(total: Any, gain: Any, bias: Any) -> Any:
