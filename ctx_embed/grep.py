@@ -38,7 +38,7 @@ from ctx_embed.options import takes
 from ctx_embed.reading import encodings
 from ctx_embed.reading.blocks import KINDS
 from ctx_embed.reading.decoding import Extracted, UnreadableFileError, reasons
-from ctx_embed.reading.encodings import ASCII, REPAIR, SAMPLE_BYTES, UTF_8
+from ctx_embed.reading.encodings import ASCII, CONTINUATION, REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.reading.formats import format_of
 from ctx_embed.reading.opening import STANDARD_INPUT, opened, suffix_of, unpacked
 from ctx_embed.reading.rows import documents_in
@@ -165,7 +165,7 @@ def pieces(
         following = stream.read(size)
         if chosen == UTF_8 and not warned:
             # The ends may lie within a character.
-            begin = next((place for place, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0)
+            begin = len(raw[:3]) - len(raw[:3].lstrip(CONTINUATION))
             try:
                 codecs.utf_8_decode(raw[begin:], "strict", False)
                 wrong = raw.find(b"\0")

@@ -32,6 +32,8 @@ _ANALYSED = 16384
 _USUAL, _DOUBTFUL = "cp1252", 0.2
 # Of a text in an Asian encoding, at least one byte in this many is not ASCII.
 ASCII, _LEAST_PART = bytes(range(128)), 3
+# The bytes of a character in UTF-8 after the first one, at most three.
+CONTINUATION = bytes(range(0x80, 0xC0))
 # Control characters that text hardly contains; tabs, line ends, form feeds and escapes are common in text.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 # A killed process or a full disk leaves runs of NUL bytes in a log.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep, pieces
 from ctx_embed.index import SearchIndex
@@ -199,6 +199,8 @@ def test_gzip_and_other_encodings(tmp_path):
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
     st.integers(16, 300),
 )
+# The last piece is the end of a character.
+@example(["word "] * 24 + ["café ", "\n\n", "\n\n", "日本"], "utf-8-sig", 16)
 def test_pieces_are_the_text_with_its_places(parts, encoding, size):
     text = "".join(["start ", *parts])
     stream = io.BufferedReader(io.BytesIO(text.encode(encoding)))
