@@ -150,8 +150,8 @@ def _cross_validated(job: TrainingJob, data: Labelled) -> dict[str, Any]:
     found: list[Any] = [None] * len(data.texts)
     for number, rows in enumerate(folds := data.folds(job.cv, seed)):
         learned = data.rows(row for fold in folds if fold is not rows for row in fold)
-        given = job.class_weight
-        weights = {k: given[k] for k in given if k in learned.label_set()} if isinstance(given, Mapping) else given
+        given, known = job.class_weight, learned.label_set()
+        weights = {k: given[k] for k in given if k in known} if isinstance(given, Mapping) else given
         fold_job = replace(job, cv=None, output=_fold_output(job, number), class_weight=weights)
         # The classifier of all texts tells which of them the encoder cannot read.
         with warnings.catch_warnings():
