@@ -2,9 +2,10 @@
 
     python benchmarks/development.py default MODEL ... bm25 hybrid --data DIR [--sets "law clusters"] [--json FILE]
 
-Prints nDCG@10 of questions, titles and headings that must find their own passage, the V-measure of k-means over short
-texts, STS-B dev, and the development half of contrasts.tsv, with 95 % intervals. ``p`` compares a model with the first
-one over the same queries, parts or triples.
+Prints nDCG@10 of questions, titles and headings that must find their own passage, and of lines of running text that
+must find the two before and after them, the V-measure of k-means over short texts, STS-B dev, and the development half
+of contrasts.tsv, with 95 % intervals. ``p`` compares a model with the first one over the same queries, parts or
+triples.
 
 contrasts.tsv has 300 triples of each kind, all written for this benchmark: by design a contrast shares
 more words with the text than its paraphrase does. ``--part test`` measures the other half of them: no model is trained,
@@ -45,6 +46,14 @@ HELD_OUT = {
     "law": "heading_section_dc_code",
     "issues": "title_description_jira",
 }
+# Files of running text, of which each line should find its neighbours: REACH lines before it, and as many after.
+RUNNING = {
+    "neighbours: linguistics": "abstracts_acl",
+    "neighbours: science": "abstracts_arxiv_all",
+    "neighbours: issues": "issues_jira",
+    "neighbours: newswire": "reuters21578",
+}
+REACH, MOST_LINES, LINES_A_QUERY = 2, 40_000, 16
 # Long documents join 1 to this many abstracts; a query is the title of one of these.
 LONGEST_DOCUMENT = 8
 MOST_PASSAGES, MOST_QUERIES = 20_000, 1000
@@ -110,6 +119,19 @@ def retrieval(of: Pool, encode: Encoder | Mode) -> list[float]:
     ]
 
 
+def neighbours(lines: Sequence[str], encode: Encoder) -> list[float]:
+    """Return nDCG@10 times 100 of each query, a line that must find the lines around it, by cosines."""
+    queries = range(REACH, len(lines) - REACH, LINES_A_QUERY)
+    embeddings = encode(list(lines))
+    found = retrieve(embeddings[queries], embeddings, [str(place) for place in range(len(lines))], CUTOFF + 1)
+    scores = []
+    for query, ranking in zip(queries, found, strict=True):
+        distances = (abs(int(place) - query) for place in ranking)
+        gains = [float(distance <= REACH) for distance in distances if distance]
+        scores.append(100 * ndcg(gains, [1.0] * (2 * REACH)))
+    return scores
+
+
 def clusterings(texts: Sequence[str], labels: Sequence[str], encode: Encoder) -> list[float]:
     """Return the V-measure times 100 of k-means in each part of the texts, k being the number of labels."""
     order = np.random.default_rng(0).permutation(len(texts))[: CLUSTERED_PARTS * CLUSTERED_TEXTS]
@@ -168,6 +190,9 @@ def measures(data: Path, part: str) -> dict[str, Callable[[Encoder | Mode], list
     named["long documents"] = lambda encode: retrieval(
         pool(read_pair_rows(pairs["biomedicine"]), LONGEST_DOCUMENT), encode
     )
+    for name, file in RUNNING.items():
+        path = data / "corpus" / f"{file}.00.txt.gz"
+        named[name] = lambda encode, path=path: neighbours(lines_of(path)[:MOST_LINES], encode)
     for name, file in {"AG news": "AGnews_train_part", "R8": "R8_train"}.items():
         path = longdocs / f"{file}.tsv.gz"
         named[f"clusters: {name}"] = lambda encode, path=path: clusterings(*read_labelled(path), encode)
