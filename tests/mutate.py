@@ -11,11 +11,12 @@ tests, and is repeated only for test files that have changed (--fresh: for all, 
 
 import argparse
 import ast
-import compileall
 import contextlib
 import copy
 import hashlib
+import importlib
 import json
+import multiprocessing
 import os
 import py_compile
 import random
@@ -26,13 +27,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from multiprocessing import Process
 from pathlib import Path
 
+import pytest
+
+# So that processes begin with slow libraries loaded.
+FORK = multiprocessing.get_context("fork")
 ROOT = Path(__file__).parent.parent
 STORE = ROOT / "build" / "mutants"
 KERNEL = "ctx_embed/kernel/contextualizer.c"
@@ -40,8 +43,8 @@ KERNEL = "ctx_embed/kernel/contextualizer.c"
 LEFT_OUT = ("tests/docs", "tests/soak", "tests/fuzz", "tests/test_development.py", "tests/test_imports.py")
 # What it reads, no test runs: signatures of public names, with their defaults.
 NAMES = "tests/docs/test_pages.py::test_the_page_of_names_is_that_of_the_code"
-# Generic types, whose arguments are types.
-TYPES = ("tuple", "list", "dict", "set", "type", "Callable", "Mapping", "NDArray")
+# Generic types, whose arguments are types, and what is one.
+TYPES = ("tuple", "list", "dict", "set", "type", "Callable", "Mapping", "NDArray", "TypeAlias")
 # Seconds that the tests of one fault may take without it.
 MOST_SECONDS = 100
 
@@ -54,18 +57,7 @@ FORGOTTEN = re.compile(
     "|r?strip|contiguous|detach|.*(copy|escape|quote|normali[sz]ed?|unit|clip|clamp|unique|contiguousarray)"
 )
 # Arguments that change a screen, or nothing on the machine of the tests.
-COSMETIC = {
-    "help",
-    "short_help",
-    "epilog",
-    "metavar",
-    "desc",
-    "stacklevel",
-    "encoding",
-    "strict",
-    "description",
-    "slots",
-}
+COSMETIC = "help", "short_help", "epilog", "metavar", "desc", "stacklevel", "encoding", "strict", "description", "slots"
 SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|WHERE|ORDER BY|BEGIN|JOIN|VALUES)\b")
 SQL_FAULTS = {
     r"\bORDER BY [^)]*?(?=$|\)| LIMIT)": "", r" DESC\b": "", r"\bMIN\b": "MAX", r"\bMAX\b": "MIN",
@@ -127,10 +119,6 @@ def _become(node: ast.AST, other: ast.AST) -> None:
     node.__class__, node.__dict__ = other.__class__, dict(other.__dict__)
 
 
-def _without(values: list, place: int) -> Callable[[], object]:
-    return partial(values.pop, place)
-
-
 def _swap(values: list, place: int) -> None:
     values[place], values[place + 1] = values[place + 1], values[place]
 
@@ -146,7 +134,6 @@ def _number(value: object) -> object:
 def _faults(node: ast.AST) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield each fault of a node of Python: its kind, and the call that plants it."""
     become = partial(partial, _become, node)
-    inverted = lambda test: partial(_become, test, ast.UnaryOp(ast.Not(), copy.copy(test)))  # noqa: E731
     match node:
         case ast.Expr(value=ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom()) | ast.Delete():
             yield "call dropped", become(ast.Pass())
@@ -161,9 +148,9 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, Callable[[], object]]]:
         case ast.Call(func=function, args=values, keywords=keywords):
             for place, keyword in enumerate(keywords):
                 if keyword.arg not in COSMETIC:
-                    yield "argument left out", _without(keywords, place)
+                    yield "argument left out", partial(keywords.pop, place)
             if len(values) > 1:
-                yield "argument left out", _without(values, -1)
+                yield "argument left out", partial(values.pop)
             for place in range(len(values) - 1):
                 yield "two swapped", partial(_swap, values, place)
             if FORGOTTEN.fullmatch(_name(function)):
@@ -187,22 +174,22 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, Callable[[], object]]]:
             for found, other in _replaced(text, SQL_FAULTS):
                 yield "SQL", partial(setattr, node, "value", text[: found.start()] + other + text[found.end() :])
         case ast.If(test=test) | ast.IfExp(test=test) if _name(test) != "TYPE_CHECKING":
-            yield "condition inverted", inverted(test)
+            yield "condition inverted", partial(_become, test, ast.UnaryOp(ast.Not(), copy.copy(test)))
         case ast.comprehension(ifs=[_, *_]):
-            yield "condition left out", _without(node.ifs, 0)
+            yield "condition left out", partial(node.ifs.pop, 0)
         case ast.BoolOp(values=values):
             yield "operator", partial(setattr, node, "op", OTHER[type(node.op)]())
-            yield from (("condition left out", _without(values, place)) for place in range(len(values)))
+            yield from (("condition left out", partial(values.pop, place)) for place in range(len(values)))
         case ast.Dict(keys=keys):
             for place in range(len(keys)):
                 yield "field lost", lambda place=place: (node.keys.pop(place), node.values.pop(place))
         case ast.List(elts=values, ctx=ast.Load()) | ast.Tuple(elts=values, ctx=ast.Load()) if len(values) > 1:
-            yield "list cut", _without(values, -1)
+            yield "list cut", partial(values.pop)
             yield "two swapped", partial(_swap, values, 0)
         case ast.Slice(upper=ast.expr()) if not isinstance(node.upper, ast.Constant):
             yield "list cut", partial(setattr, node, "upper", ast.BinOp(node.upper, ast.Sub(), ast.Constant(1)))
         case ast.ExceptHandler(type=ast.Tuple(elts=values)):
-            yield "error class", _without(values, -1)
+            yield "error class", partial(values.pop)
         case ast.ExceptHandler(type=ast.expr()):
             yield "error class", partial(setattr, node, "type", ast.Tuple([], ast.Load()))
         case ast.Raise(exc=ast.Call(func=function)):
@@ -226,22 +213,17 @@ def _replaced(text: str, faults: dict[str, str]) -> Iterator[tuple[re.Match, str
 
 def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[ast.AST, str]]:
     """Yield what runs below a node, each with the name of its function; types and docstrings do not run."""
-    if isinstance(node, ast.AnnAssign) and _name(node.annotation) == "TypeAlias":
-        return
-    if isinstance(node, ast.Subscript) and _name(node.value) in TYPES:
-        return
-    for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns") or (isinstance(node, ast.Assign) and _name(node.targets[0]) == "__all__"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not (
-                isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-            ):
-                name = within
-                if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                    name = f"{within}.{child.name}"
-                yield child, name
-                yield from _functions(child, name)
+    match node:
+        case ast.AnnAssign(annotation=kind) | ast.Subscript(value=kind) if _name(kind) in TYPES:
+            return
+        case ast.Assign(targets=[ast.Name("__all__")]) | ast.Expr(ast.Constant()):
+            return
+    for child in ast.iter_child_nodes(node):
+        if child not in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            is_named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            name = f"{within}.{child.name}" if is_named else within
+            yield child, name
+            yield from _functions(child, name)
 
 
 class Fault:
@@ -296,9 +278,8 @@ def _room(file: str) -> str:
 
 def _drawn(number: int, seed: str, rooms: list[str]) -> list[tuple[str, int]]:
     """Draw faults as files and numbers: a room by its size, then a kind, then a place."""
-    files = [KERNEL, *(f"{each}" for folder in ("ctx_embed", "cli", "eval", "papers") for each in _files(folder))]
     places: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    for file in files:
+    for file in [KERNEL, *_files()]:
         source = (ROOT / file).read_text(encoding="utf-8")
         faults = _c_faults(source) if file == KERNEL else [each[2:] for each in _python_faults(ast.parse(source))]
         for place, (kind, *_) in enumerate(faults):
@@ -316,56 +297,44 @@ def _drawn(number: int, seed: str, rooms: list[str]) -> list[tuple[str, int]]:
     return drawn
 
 
-def _files(folder: str) -> list[str]:
-    """Return the Python files of a folder, without links."""
-    found = (path for path in sorted((ROOT / folder).rglob("*.py")) if ROOT / folder in path.resolve().parents)
-    return [path.relative_to(ROOT).as_posix() for path in found]
+def _files() -> list[str]:
+    """Return the Python files of the program, without links."""
+    found = (
+        (top, path) for top in ("ctx_embed", "cli", "eval", "papers") for path in sorted((ROOT / top).rglob("*.py"))
+    )
+    return [path.relative_to(ROOT).as_posix() for top, path in found if ROOT / top in path.resolve().parents]
+
+
+def _child(tree: Path, arguments: list[str]) -> None:
+    """Run pytest in a tree, in this process, which has loaded slow libraries."""
+    os.setsid()
+    os.chdir(tree)
+    descriptor = os.open("output.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "GIT_OPTIONAL_LOCKS": "0"}
+    for module in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        del sys.modules[module]
+    sys.path[:] = [str(tree), *(each for each in sys.path if each not in ("", str(ROOT)))]
+    options = ["-q", "-pno:cacheprovider", f"--basetemp={tree}/tmp", "-Wignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main([*options, *arguments])
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _pytest(tree: Path, arguments: list[str], seconds: float) -> tuple[int | None, str]:
-    """Run pytest in a tree, forked from this process, which has loaded slow libraries; None if time is up."""
-    output = tree / "output.txt"
-    child = os.fork()
-    if not child:
-        os.setsid()
-        os.chdir(tree)
-        descriptor = os.open(output, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        sys.dont_write_bytecode = True
-        os.environ |= {"PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        os.environ["GIT_OPTIONAL_LOCKS"] = "0"
-        for module in [name for name in sys.modules if name.split(".")[0] == "tests"]:
-            del sys.modules[module]
-        sys.path[:] = [str(tree), *(each for each in sys.path if each not in ("", str(ROOT)))]
-        import pytest
-
-        options = [
-            "-q",
-            "-pno:cacheprovider",
-            f"--basetemp={tree / 'tmp'}",
-            "-Wignore::pytest.PytestAssertRewriteWarning",
-        ]
-        code = 3
-        try:
-            code = pytest.main([*options, *arguments])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    end = time.monotonic() + seconds
-    code = None
-    while code is None and time.monotonic() < end:
-        time.sleep(0.05)
-        ended, status = os.waitpid(child, os.WNOHANG)
-        code = os.waitstatus_to_exitcode(status) if ended else None
+    """Run pytest in a tree, forked from this process; None if time is up."""
+    child = FORK.Process(target=_child, args=(tree, arguments))
+    child.start()
+    child.join(seconds)
+    code = child.exitcode
     # Servers and other processes that a failing test leaves, too.
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    if code is None:
-        os.waitpid(child, 0)
-    return code, output.read_text(encoding="utf-8", errors="replace")
+        os.killpg(child.pid, signal.SIGKILL)
+    child.join()
+    return code, (tree / "output.txt").read_text(encoding="utf-8", errors="replace")
 
 
 def _copied(folder: Path) -> Path:
@@ -373,8 +342,8 @@ def _copied(folder: Path) -> Path:
     tree = Path(shutil.copytree(ROOT, folder, symlinks=True, ignore=ignored))
     # For tests that ask git for the commit; they only read.
     (tree / ".git").symlink_to(ROOT / ".git")
-    for name in ("ctx_embed", "cli", "eval", "papers"):
-        compileall.compile_dir(tree / name, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    for file in _files():
+        py_compile.compile(tree / file, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
     return tree
 
 
@@ -384,7 +353,7 @@ def _record(tests: list[str]) -> None:
         tree = _copied(Path(folder) / "tree")
         (tree / "recorder.py").write_text(RECORDER, encoding="utf-8")
         (tree / "plugin.py").write_text(PLUGIN, encoding="utf-8")
-        for file in (file for name in ("ctx_embed", "cli", "eval", "papers") for file in _files(name)):
+        for file in _files():
             source = ast.parse((tree / file).read_text(encoding="utf-8"))
             for node, name in [*_functions(source)]:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -404,11 +373,7 @@ def _record(tests: list[str]) -> None:
                 name, seconds, fixtures = line.split("\t")
                 places = ran[name].union(*(ran[f"fixture {fixture}"] for fixture in fixtures.split()))
                 found[name] = {"seconds": float(seconds), "places": sorted(places)}
-            print(
-                output[-3000:] if not found else "",
-                f"recorded {test}: {len(found)} tests; {output.splitlines()[-1:]}",
-                flush=True,
-            )
+            print("" if found else output[-3000:], f"recorded {test}: {len(found)} tests; {output.splitlines()[-1:]}")
             _recorded(test).write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -481,18 +446,15 @@ def main() -> None:
     seed = chosen.seed or commit.strip()[:12] or "0"
     drawn = _drawn(chosen.number, seed, chosen.room)
     (STORE / "ran").mkdir(parents=True, exist_ok=True)
-    import datasets  # noqa: F401
-    import faiss  # noqa: F401
-    import pytest  # noqa: F401
-    import sentence_transformers  # noqa: F401
-    import sklearn.linear_model  # noqa: F401
-
+    for slow in ("datasets", "faiss", "sentence_transformers", "sklearn.linear_model"):
+        importlib.import_module(slow)
     _record([test for test in _tests() if chosen.fresh or not _recorded(test).exists()])
     results = STORE / f"{seed}.tsv"
     results.touch()
     lines = {line.split("\t")[-1]: line for line in results.read_text(encoding="utf-8").splitlines()}
     left = [(file, number) for file, number in drawn if f"{file}#{number}" not in lines]
-    workers = [Process(target=_try, args=(left[start :: chosen.workers], results)) for start in range(chosen.workers)]
+    parts = [left[start :: chosen.workers] for start in range(chosen.workers)]
+    workers = [FORK.Process(target=_try, args=(part, results)) for part in parts]
     for worker in workers:
         worker.start()
     end = time.monotonic() + 60 * chosen.minutes
