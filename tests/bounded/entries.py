@@ -6,7 +6,7 @@ import zipfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -44,12 +44,13 @@ from ctx_embed.runtime import Embedder
 from ctx_embed.text import normalisation
 from ctx_embed.texts import well_formed
 from ctx_embed.training.options import read_recipe
-from tests.bounded.growth import ALONE, REFUSALS, TEXTS, Entry, Make, different, strings
+from tests.bounded.growth import ALONE, REFUSALS, TEXTS, Entry, Make, around, different, repeated, strings
 from tests.bounded.requests import requests
 from tests.reading.samples import FIRST, WRITERS
 
 # Texts whose reading or embedding takes longest.
 MEANING = {name: TEXTS[name] for name in ("words", "mixed", "'\\xad'", "'\\ufdfa'")}
+WORDS = {"words": TEXTS["words"]}
 
 _temporary = tempfile.TemporaryDirectory()
 FOLDER = Path(_temporary.name)
@@ -61,24 +62,27 @@ def embedder() -> Embedder:
     return Embedder.load()
 
 
-def written(name: str, make: Make) -> Make:
-    """Write each text, or bytes, into a file of this name, and return its path."""
-
-    def write(n: int) -> str:
-        content, path = make(n), FOLDER / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
-        return str(path)
-
-    return write
+def put(path: Path, content: Any) -> None:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
 
 
-def files(name: str, families: dict[str, Make]) -> dict[str, Make]:
-    return {family: written(name, make) for family, make in families.items()}
+def files(name: str, families: dict[str, Make], write: Callable[[Path, Any], Any] = put) -> dict[str, Make]:
+    """Write what each family makes into a file of this name, and return its path."""
+
+    def written(make: Make, n: int) -> str:
+        write(FOLDER / name, make(n))
+        return str(FOLDER / name)
+
+    return {family: partial(written, make) for family, make in families.items()}
 
 
 @cache
 def cutter(chunk: str) -> Callable[[Any], Any]:
     return chunker(chunk, Model.of(embedder()))
+
+
+def cut(chunk: str, text: str) -> Any:
+    return cutter(chunk)([(well_formed(text), ())])
 
 
 def all_of(read: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
@@ -106,98 +110,86 @@ FORMAT_TEXTS: dict[str, dict[str, Make]] = {
 }
 
 
-def repeated_elements(suffix: str) -> dict[str, Make]:
+def archived(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def repeated_elements(members: dict[str, bytes]) -> dict[str, Make]:
     """Families of a format of archives: each kind of element of the parts with text, and each reference, n times."""
-    sample = FOLDER / f"sample{suffix}"
-    WRITERS[suffix[1:]](sample)
-    with zipfile.ZipFile(sample) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    families: dict[str, Make] = {}
 
-    def family(name: str, tag: str, nested: bool) -> Make:
-        def make(n: int) -> bytes:
-            root = ElementTree.fromstring(members[name])
-            parent, child = next((of, child) for of in root.iter() for child in of if child.tag == tag)
-            one = ElementTree.tostring(child)
-            around = [b"<%b%b>" % (end, tag.rpartition("}")[2].encode()) for end in (b"", b"/")]
-            parent.remove(child)
-            parent.text = "\x1a"
-            some = n // len(b"".join(around) if nested else one) + 1
-            inside = around[0] * some + around[1] * some if nested else one * some
-            return ElementTree.tostring(root).replace(b"&#26;", b"\x1a").replace(b"\x1a", inside)
+    def family(name: str, tag: str, nested: bool, n: int) -> dict[str, bytes]:
+        root = ElementTree.fromstring(members[name])
+        parent, child = next((of, child) for of in root.iter() for child in of if child.tag == tag)
+        one = ElementTree.tostring(child)
+        opened, closed = (b"<%b%b>" % (end, tag.rpartition("}")[2].encode()) for end in (b"", b"/"))
+        parent.remove(child)
+        parent.text = "\x1a"
+        some = n // len(opened + closed if nested else one) + 1
+        inside = opened * some + closed * some if nested else one * some
+        return members | {name: ElementTree.tostring(root).replace(b"&#26;", b"\x1a").replace(b"\x1a", inside)}
 
-        return lambda n: archived(members | {name: make(n)})
-
-    def archived(files: dict[str, bytes]) -> str:
-        with zipfile.ZipFile(FOLDER / f"odd{suffix}", "w") as archive:
-            for name, content in files.items():
-                archive.writestr(name, content)
-        return str(FOLDER / f"odd{suffix}")
-
-    text = next(name for name, content in members.items() if FIRST.encode() in content)
-    families["files"] = lambda n: archived(members | {f"{of}{text}": members[text] for of in different(n // 32)})
+    texts = [name for name, content in members.items() if FIRST.encode() in content]
+    many = lambda n: members | {f"{of}{texts[0]}": members[texts[0]] for of in different(n // 32)}  # noqa: E731
+    families: dict[str, Make] = {"files": many}
     for name, content in members.items():
-        if not content.startswith(b"<"):
-            continue
-        if FIRST.encode() in content or name.endswith((".rels", ".opf")):
+        if content.startswith(b"<") and (name in texts or name.endswith((".rels", ".opf"))):
             elements = list(ElementTree.fromstring(content).iter())
-            tags = {child.tag for of in elements for child in of}
-            for tag in sorted(tags)[:: len(tags) // 4 + 1]:
-                families[f"{name} {tag.rpartition('}')[2]}"] = family(name, tag, False)
-            if FIRST.encode() in content:
+            tags = sorted({child.tag for of in elements for child in of})
+            for tag in tags[:: len(tags) // 4 + 1]:
+                families[f"{name} {tag.rpartition('}')[2]}"] = partial(family, name, tag, False)
+            if name in texts:
                 # In itself, what holds most, of the kinds that occur more than once.
                 often = Counter(of.tag for of in elements)
                 whole = max(elements[1:], key=lambda of: (often[of.tag] > 1, sum(1 for _ in of.iter())))
-                families[f"{name} nested"] = family(name, whole.tag, True)
+                families[f"{name} nested"] = partial(family, name, whole.tag, True)
     return families
 
 
-def repeated_lines(suffix: str) -> dict[str, Make]:
+def repeated_lines(content: bytes) -> dict[str, Make]:
     """Families of any other format: each line of a sample, or the middle of its bytes, n times where it stands."""
-    sample = FOLDER / f"sample{suffix}"
-    WRITERS[suffix[1:]](sample)
-    lines = sample.read_bytes().splitlines(keepends=True)
+    lines = content.splitlines(keepends=True)
     if len(lines) == 1:
         lines = [line + b">" for line in lines[0].split(b">")]
 
-    def family(place: int) -> Make:
-        return written(
-            f"odd{suffix}",
-            lambda n: b"".join([*lines[:place], lines[place] * (n // len(lines[place]) + 1), *lines[place + 1 :]]),
-        )
+    def family(place: int, n: int) -> bytes:
+        return b"".join([*lines[:place], lines[place] * (n // len(lines[place]) + 1), *lines[place + 1 :]])
 
-    return {f"line {place}": family(place) for place in range(0, len(lines), len(lines) // 8 + 1)}
+    return {f"line {place}": partial(family, place) for place in range(0, len(lines), len(lines) // 8 + 1)}
 
 
 def formats() -> Iterator[tuple[str, Entry]]:
     """The readers of :data:`FORMATS`. Without texts or a sample of its own, a new one raises a KeyError."""
     first = {chosen.reader: suffix for suffix, chosen in reversed(FORMATS.items())}
     for reader, suffix in first.items():
-        if reader in FORMAT_TEXTS:
-            families = files(f"odd{suffix}", FORMAT_TEXTS[reader])
-        else:
-            WRITERS[suffix[1:]](FOLDER / f"sample{suffix}")
-            is_archive = zipfile.is_zipfile(FOLDER / f"sample{suffix}")
-            families = repeated_elements(suffix) if is_archive else repeated_lines(suffix)
-        yield f"format {reader}", Entry(all_of(extract), families, 1 << 16)
+        families, write, sample = FORMAT_TEXTS.get(reader), put, FOLDER / f"sample{suffix}"
+        if families is None:
+            WRITERS[suffix[1:]](sample)
+            if zipfile.is_zipfile(sample):
+                write, archive = archived, zipfile.ZipFile(sample)
+                families = repeated_elements({name: archive.read(name) for name in archive.namelist()})
+            else:
+                families = repeated_lines(sample.read_bytes())
+        yield f"format {reader}", Entry(all_of(extract), files(f"odd{suffix}", families, write), 1 << 16)
 
 
 # Tables
 
 
-def parquets() -> dict[str, Make]:
-    def write(columns: Callable[[int], dict[str, list[Any]]]) -> Make:
-        def make(n: int) -> str:
-            parquet.write_table(pyarrow.table(columns(n)), FOLDER / "odd.parquet")
-            return str(FOLDER / "odd.parquet")
+def workbook(path: Path, rows: list[list[str | None]]) -> None:
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet()
+    for row in rows:
+        sheet.append(row)
+    book.save(path)
 
-        return make
 
-    return {
-        "rows": write(lambda n: {"text": ["a"] * (n // 16 + 1)}),
-        "columns": write(lambda n: {"text": ["a"], **{name: [1] for name in different(n // 16)}}),
-        "a text": write(lambda n: {"text": ["a" * n]}),
-        "a list": write(lambda n: {"text": ["a"], "b": [["a"] * (n // 16 + 1)]}),
+def cells(head: str, by: str, families: dict[str, Make]) -> dict[str, Make]:
+    """Families of tables of text: those of cells below a head, many columns, and many without a name."""
+    return around(head, families) | {
+        "columns": lambda n: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2)),
+        "without names": lambda n: f"text{by * (n // 2)}\n" + "a\n" * (n // 4),
     }
 
 
@@ -216,51 +208,35 @@ ROWS: dict[str, dict[str, Make]] = {
     tables.JSON: files(
         "odd.json",
         {
-            **{name: lambda n, make=make: f"[{make(n)}]" for name, make in KEYS.items()},
+            **around("[", KEYS, "]"),
             "items": lambda n: "[" + '{"text": "a"},\n' * (n // 14 + 1),
             "lines": lambda n: '[{"text": "a",' + "\n" * n + '"b": 1}]',
             **strings("[", " ", "{", "\n", ","),
         },
     ),
-    **{
-        kind: files(
-            f"odd.{suffix}",
-            {name: lambda n, make=make, head=head: head + make(n) for name, make in cells.items()}
-            | {
-                "columns": lambda n, by=by: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2)),
-                "without names": lambda n, by=by: f"text{by * (n // 2)}\n" + "a\n" * (n // 4),
-            },
-        )
-        for kind, suffix, head, by, cells in (
-            (tables.CSV, "csv", "text\n", ",", CELLS),
-            (tables.TSV, "tsv", "text\tb\n", "\t", strings("a", "\t")),
-        )
-    },
-    tables.PARQUET: parquets(),
+    tables.CSV: files("odd.csv", cells("text\n", ",", CELLS)),
+    tables.TSV: files("odd.tsv", cells("text\tb\n", "\t", strings("a", "\t"))),
+    tables.PARQUET: files(
+        "odd.parquet",
+        {
+            "rows": lambda n: {"text": ["a"] * (n // 16 + 1)},
+            "columns": lambda n: {"text": ["a"], **{name: [1] for name in different(n // 16)}},
+            "a text": lambda n: {"text": ["a" * n]},
+            "a list": lambda n: {"text": ["a"], "b": [["a"] * (n // 16 + 1)]},
+        },
+        lambda path, columns: parquet.write_table(pyarrow.table(columns), path),
+    ),
+    tables.SPREADSHEET: files(
+        "odd.xlsx",
+        {
+            "rows": lambda n: [["text"], *[["a"]] * (n // 64 + 1)],
+            "columns": lambda n: [["text", *different(n // 64)], ["a"]],
+            # A sheet is read as a rectangle: it has bounds of its own, and beyond them the worker's end it.
+            "far to the right": lambda n: [["text"], *[["a"]] * (n // 64), [*[None] * 256, "b"]],
+        },
+        workbook,
+    ),
 }
-
-
-def spreadsheets() -> dict[str, Make]:
-    def write(rows: Callable[[int], list[list[str]]]) -> Make:
-        def make(n: int) -> str:
-            book = openpyxl.Workbook(write_only=True)
-            sheet = book.create_sheet()
-            for row in rows(n):
-                sheet.append(row)
-            book.save(FOLDER / "odd.xlsx")
-            return str(FOLDER / "odd.xlsx")
-
-        return make
-
-    return {
-        "rows": write(lambda n: [["text"], *[["a"]] * (n // 64 + 1)]),
-        "columns": write(lambda n: [["text", *list(different(n // 64))], ["a"]]),
-        # A sheet is read as a rectangle: it has bounds of its own, and beyond them the worker's end it.
-        "far to the right": write(lambda n: [["text"], *[["a"]] * (n // 64), [*[None] * 256, "b"]]),
-    }
-
-
-ROWS[tables.SPREADSHEET] = spreadsheets()
 
 
 def rows(path: str) -> None:
@@ -270,13 +246,8 @@ def rows(path: str) -> None:
 
 
 # The parameters of a header of mail
-HEADERS = files(
-    "odd.eml",
-    {
-        name: lambda n, make=make: f"Subject: s\nContent-Type: text/plain; {make(n)}\n\na"
-        for name, make in (strings('a="', ";", '\\"', "*0=a;") | {"names": lambda n: "=a;".join(different(n))}).items()
-    },
-)
+PARAMETERS = strings('a="', ";", '\\"', "*0=a;") | {"names": lambda n: "=a;".join(different(n))}
+HEADERS = files("odd.eml", around("Subject: s\nContent-Type: text/plain; ", PARAMETERS, "\n\na"))
 LABELS = files("odd.tsv", {**strings("a\tb\n", ",", "\t"), "many": lambda n: ",".join(different(n)) + "\ta\n"})
 
 
@@ -291,20 +262,15 @@ def index(name: str = "notes") -> SearchIndex:
     return found
 
 
-def holding(make: Callable[[int], tuple[str, dict[str, Any]]]) -> Make:
+def held(text: str, metadata: dict[str, Any]) -> str:
     """Put a text and its metadata into the index, and return the text."""
-
-    def put(n: int) -> str:
-        text, metadata = make(n)
-        index().upsert([text], ["odd"], [metadata])
-        return text
-
-    return put
+    index().upsert([text], ["odd"], [metadata])
+    return text
 
 
 HELD = {
-    "metadata": holding(lambda n: ("a cat", dict.fromkeys(different(n // 2), 1) | {"tags": list(different(n // 2))})),
-    "texts": holding(lambda n: (" ".join(different(n)), {"b" * n: "c" * n})),
+    "metadata": lambda n: held("a cat", dict.fromkeys(different(n // 2), 1) | {"tags": list(different(n // 2))}),
+    "texts": lambda n: held(" ".join(different(n)), {"b" * n: "c" * n}),
 }
 # The methods of an index that read it, in two groups. Those left out change it, or do nothing with what it holds.
 READING: dict[str, Callable[[Any], Any]] = {
@@ -331,14 +297,11 @@ OTHERS = {"add", "add_documents", "close", "compact", "create", "delete", "open"
 OTHERS |= {"update_metadata", "embedded_again", "embedder", "factory", "path", "warns_of_fields", "writer"}
 
 
-def each(methods: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    def call_all(given: Any) -> None:
-        for call in methods.values():
-            # What refuses does not keep the others from their work.
-            with suppress(*REFUSALS):
-                call(given)
-
-    return call_all
+def each(methods: dict[str, Callable[[Any], Any]], given: Any) -> None:
+    for call in methods.values():
+        # What refuses does not keep the others from their work.
+        with suppress(*REFUSALS):
+            call(given)
 
 
 # What names and short values may be
@@ -352,6 +315,12 @@ WHERE = strings("(", "not ", "a=1 and ", "a.", '"', "\\", "`", "1", " ", "'") | 
 }
 GLOBS = strings("*a", "?", "[", "[a", "]", "\\", "/", "**/", "!", "a*/", end="b")
 SECRETS = strings("http://a:", "b@", "&key=", "?", "#", " ", "=")
+RECIPES = strings("a=1\n", "[[sources]]\n", "[", '"', "a.", "{a=")
+RECIPES |= {"names": lambda n: "".join(f"{word} = 1\n" for word in different(n))}
+BLOCKS = strings("\t", "\f", "\n", "|", "# ")
+# A table whose field has an odd name
+NAMED = FOLDER / "named.jsonl"
+put(NAMED, '{"a": "a"}\n')
 
 
 def rules(text: str) -> None:
@@ -366,11 +335,6 @@ def recipe(text: str) -> None:
     read_recipe(path, {"steps", "sources"})
 
 
-def asked(text: str) -> None:
-    by_words.asked.cache_clear()
-    by_words.asked(text)
-
-
 def searched(**options: Any) -> Callable[[str], Any]:
     return lambda text: (by_words.asked.cache_clear(), index().search(text, **options))
 
@@ -378,12 +342,6 @@ def searched(**options: Any) -> Callable[[str], Any]:
 def contained(text: str) -> None:
     index().upsert(["a cat"], ["odd"], [{"f": text + text}])
     index().count(f'f contains "{text}b"')
-
-
-def named(field: str) -> None:
-    path = FOLDER / "named.jsonl"
-    path.write_text('{"a": "a"}\n')
-    deque(read_documents(path, field), 0)
 
 
 def in_sheets(sheets: range) -> None:
@@ -400,12 +358,6 @@ def predicted(text: str) -> None:
     WRITERS_OF_PREDICTIONS[".csv"](StringIO(), iter([row]), table)
 
 
-def found_in(text: str) -> None:
-    hits.snippet("a cat of x1", text)
-    hits.word_shares("a cat of x1", [text])
-    hits.places(text)
-
-
 ENTRIES: dict[str, Entry] = {
     # Texts
     "characters": Entry(lambda text: (normalisation.words(text), embedder().tokens([text])), ALONE),
@@ -414,70 +366,60 @@ ENTRIES: dict[str, Entry] = {
     "ids": Entry(lambda text: embedder().tokens([text]), TEXTS),
     "spans": Entry(lambda text: embedder().text_tokenizer.spans(text), MEANING),
     "embed": Entry(lambda text: embedder().encode([text]), MEANING),
-    "embed many": Entry(lambda text: embedder().encode(text.split()), {"words": TEXTS["words"]}),
+    "embed many": Entry(lambda text: embedder().encode(text.split()), WORDS),
     "growing text": Entry(lambda text: embedder().state().add(text), MEANING),
-    "contributions": Entry(lambda text: contributions(embedder(), text), {"words": TEXTS["words"]}, 2048),
+    "contributions": Entry(lambda text: contributions(embedder(), text), WORDS, 2048),
     "deduplicate": Entry(lambda text: grams(normalized(text)), MEANING | strings("-", "1", ".", "%"), 1 << 16),
     # Documents and rows
     **dict(formats()),
     "bytes": Entry(
         decode,
         {name: lambda n, make=make: make(n).encode("utf-8", "surrogatepass") for name, make in MEANING.items()}
-        | {
-            repr(piece): lambda n, piece=piece: piece * (n // len(piece) + 1)
-            for piece in (b"\0", b"\xe9 a", b"\xff", b"\r", b"\x81\x40")
-        },
+        | {repr(piece): repeated(piece) for piece in (b"\0", b"\xe9 a", b"\xff", b"\r", b"\x81\x40")},
     ),
-    **{
-        f"blocks of {kind}": Entry(cut, MEANING | strings("\t", "\f", "\n", "|", "# "))
-        for kind, cut in blocks.KINDS.items()
-    },
+    **{f"blocks of {kind}": Entry(cut, MEANING | BLOCKS) for kind, cut in blocks.KINDS.items()},
     **{f"rows of {kind}": Entry(rows, families) for kind, families in ROWS.items()},
     "headers of mail": Entry(all_of(extract), HEADERS),
-    "name of a field": Entry(named, strings("a", ".", "a.b")),
+    "name of a field": Entry(lambda field: deque(read_documents(NAMED, field), 0), strings("a", ".", "a.b")),
     "labels": Entry(lambda path: as_array([label for _, label, _ in read_labelled_rows(path)]), LABELS),
     "several labels": Entry(lambda path: list(read_labelled_rows(path, several=True)), LABELS),
-    "spellings of labels": Entry(lambda text: Classes(text.split()), {"words": TEXTS["words"]}),
+    "spellings of labels": Entry(lambda text: Classes(text.split()), WORDS),
     "columns": Entry(all_of(read_columns), LABELS),
-    "predictions": Entry(predicted, {"words": TEXTS["words"]}),
+    "predictions": Entry(predicted, WORDS),
     "places in sheets": Entry(in_sheets, {"sheets": range}),
     "a line of code": Entry(blocks.code, {"tabs": lambda n: "x =" + "\t" * n}, blocks._LONGEST_HEAD),
     "sentences": Entry(sentences, MEANING | strings(". ", "!", "\n", ")", "A")),
-    **{
-        f"chunks {chunk}": Entry(
-            lambda text, chunk=chunk: cutter(chunk)([(well_formed(text), ())]), MEANING | strings(". ", "\n", "a")
-        )
-        for chunk in ("passages:64", "tokens:64")
-    },
+    "chunks passages:64": Entry(partial(cut, "passages:64"), MEANING | strings(". ", "\n", "a")),
+    "chunks tokens:64": Entry(partial(cut, "tokens:64"), MEANING | strings(". ", "\n", "a")),
     "ignore rule": Entry(rules, GLOBS),
     "ignore rules": Entry(lambda text: Rules(text.split("\n")).check("a/b"), strings("*a\n", "/", "**/\n", "!\n")),
     # Indexes
     "metadata": Entry(lambda text: metadata_json(json.loads(text), 1), KEYS),
     "add": Entry(lambda text: index().upsert([text], ["odd"]), MEANING),
-    "add many": Entry(
-        lambda text: index("many").upsert(text.split(), text.split()), {"words": TEXTS["words"]}, 1 << 16
-    ),
+    "add many": Entry(lambda text: index("many").upsert(text.split(), text.split()), WORDS, 1 << 16),
     "update": Entry(lambda text: index().update_metadata("odd", json.loads(text)), KEYS),
-    "methods of an index": Entry(each(READING), HELD, 1 << 15),
-    "analyses of an index": Entry(each(ANALYSES), HELD, 1 << 11),
+    "methods of an index": Entry(partial(each, READING), HELD, 1 << 15),
+    "analyses of an index": Entry(partial(each, ANALYSES), HELD, 1 << 11),
     "filter": Entry(parse_filter, WHERE),
     "filtered": Entry(lambda text: index().count(text), WHERE),
     "contains": Entry(contained, strings("a"), 1 << 18),
     "field": Entry(lambda text: index().facets(text), NAMES),
     "time": Entry(moment_of, strings("2024-01-01", "T00:00", ".1", "1")),
-    "query": Entry(asked, QUERIES),
+    "query": Entry(lambda text: (by_words.asked.cache_clear(), by_words.asked(text)), QUERIES),
     "search by words": Entry(searched(mode="words"), MEANING | QUOTED),
     "search": Entry(searched(late=True, highlight=True), MEANING),
-    "many queries": Entry(lambda text: index().search(text.split()), {"words": TEXTS["words"]}, 1 << 15),
+    "many queries": Entry(lambda text: index().search(text.split()), WORDS, 1 << 15),
     "vectors": Entry(lambda given: index().search(given), {"ones": lambda n: np.ones((n, 320), np.float32)}, 1 << 16),
-    "like": Entry(lambda text: index().search(like=text.split()), {"words": TEXTS["words"]}),
-    "not": Entry(lambda text: index().search("cat", exclude=text.split()), {"words": TEXTS["words"]}),
+    "like": Entry(lambda text: index().search(like=text.split()), WORDS),
+    "not": Entry(lambda text: index().search("cat", exclude=text.split()), WORDS),
     "corrections": Entry(lambda text: by_words.respelled(text, {"a": "b"}), MEANING),
-    "found": Entry(found_in, MEANING | strings("a cat", ". ", "x1", "\n")),
+    "found": Entry(
+        lambda text: (hits.snippet("a cat of x1", text), hits.word_shares("a cat of x1", [text]), hits.places(text)),
+        MEANING | strings("a cat", ". ", "x1", "\n"),
+    ),
     "snippet of a query": Entry(lambda text: hits.snippet(text, text[:10_000]), MEANING),
     "grep": Entry(
-        lambda path: grep("a cat", path, model=embedder()),
-        files("odd.txt", {name: TEXTS[name] for name in ("words", "mixed")}),
+        lambda path: grep("a cat", path, model=embedder()), files("odd.txt", WORDS | {"mixed": TEXTS["mixed"]})
     ),
     "id": Entry(checked_id, NAMES),
     # Names, options and errors
@@ -487,14 +429,8 @@ ENTRIES: dict[str, Entry] = {
     "factory": Entry(lambda text: checked_factory(text, 384), NAMES),
     "globs": Entry(lambda text: Globs([text]), GLOBS),
     "option": Entry(lambda text: named_values(None, None, (f"a={text}",)), strings(",", "[", "1", '"')),  # type: ignore[arg-type]
-    "recipe": Entry(
-        recipe,
-        strings("a=1\n", "[[sources]]\n", "[", '"', "a.", "{a=")
-        | {"names": lambda n: "".join(f"{word} = 1\n" for word in different(n))},
-    ),
-    "names in errors": Entry(
-        lambda text: errors.unknown_name("name", text, [text, "b", *text.split()]), NAMES | MEANING
-    ),
+    "recipe": Entry(recipe, RECIPES),
+    "names in errors": Entry(lambda text: errors.unknown_name("name", text, [text, *text.split()]), NAMES | MEANING),
     "values in errors": Entry(lambda text: errors.quoted([text, {text: [text]}]), NAMES),
     "secrets in errors": Entry(errors.without_secrets, SECRETS),
     "terminal": Entry(lambda text: (printable(text), one_line(text, 80)), MEANING),

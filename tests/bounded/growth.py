@@ -104,20 +104,22 @@ CATEGORIES = categories()
 MIXED = "".join(random.Random(0).choices("".join(CATEGORIES.values()), k=4096))
 
 
-def repeated(piece: str) -> Make:
+def repeated(piece: str | bytes) -> Make:
     return lambda n: piece * (n // len(piece) + 1)
+
+
+def around(begin: str, families: dict[str, Make], end: str = "") -> dict[str, Make]:
+    return {name: lambda n, make=make: f"{begin}{make(n)}{end}" for name, make in families.items()}
 
 
 def strings(*pieces: str, end: str = "") -> dict[str, Make]:
     """Each piece repeated; each two neighbours among them in turn, and many of one before as many of the other."""
 
-    def nested(left: str, right: str) -> Make:
-        return lambda n: repeated(left)(n // 2) + repeated(right)(n // 2)
-
     found = {ascii(piece): repeated(piece) for piece in pieces}
     for left, right in itertools.pairwise(pieces):
-        found |= {f"{left!a} {right!a}": repeated(left + right), f"{left!a}, {right!a}": nested(left, right)}
-    return {name: lambda n, make=make: make(n) + end for name, make in found.items()}
+        found[f"{left!a} {right!a}"] = repeated(left + right)
+        found[f"{left!a}, {right!a}"] = lambda n, two=(left, right): "".join(repeated(of)(n // 2) for of in two)
+    return around("", found, end)
 
 
 def different(n: int) -> Iterator[str]:
@@ -131,22 +133,7 @@ TEXTS = {
     "lines": lambda n: "\n".join(different(n)),
     "mixed": repeated(MIXED),
     "one category after the other": lambda n: "".join(repeated(of)(n // len(CATEGORIES)) for of in CATEGORIES.values()),
-    **{
-        ascii(piece): repeated(piece)
-        for piece in (
-            "a",
-            " ",
-            "\xad",
-            "\u200b\xad",
-            "\u0301",
-            "a\u0301 ",
-            "-\n",
-            '"a" ',
-            "(",
-            "\ufdfa",
-            "\u6771",
-            "\U0001f3f4\U000e0067",
-        )
-    },
 }
+TEXTS |= {ascii(piece): repeated(piece) for piece in ("a", " ", "\xad", "\u200b\xad", "\u0301", "a\u0301 ", "-\n")}
+TEXTS |= {ascii(piece): repeated(piece) for piece in ('"a" ', "(", "\ufdfa", "\u6771", "\U0001f3f4\U000e0067")}
 ALONE = {name: repeated(of) for name, of in CATEGORIES.items()}

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import random
 import re
 from collections import defaultdict, deque
@@ -74,33 +75,28 @@ def uses(path: Path) -> set[tuple[Pattern, str]]:
     nodes, lines = list(ast.walk(tree)), source.splitlines()
     compiled, used, unknown = set[Pattern](), set[tuple[Pattern, str]](), set[str]()
     for node in nodes:
-        if isinstance(node, ast.Assign | ast.Call) and "re.compile(" in "".join(
-            lines[node.lineno - 1 : node.end_lineno]
-        ):
+        lined = lines[node.lineno - 1 : node.end_lineno] if isinstance(node, ast.Assign | ast.Call) else []
+        if any("re.compile(" in line for line in lined):
             value = _evaluated(node.value if isinstance(node, ast.Assign) else node, names)
             if isinstance(node, ast.Assign) and isinstance(value, re.Pattern):
                 local[ast.unparse(node.targets[0])] = value
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
-                compiled |= {value} if isinstance(value, re.Pattern) else set()
-                unknown |= set() if isinstance(value, re.Pattern) else {ast.unparse(node)}
+                (compiled if isinstance(value, re.Pattern) else unknown).add(value or ast.unparse(node))
     for node in nodes:
-        of = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-        if isinstance(of, ast.Name) and of.id == "re":
-            if node.func.attr in METHODS:
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("re"), method), [pattern, *_]) if method in METHODS:
                 flags = [_evaluated(word.value, names) for word in node.keywords if word.arg == "flags"]
-                found = _evaluated(node.args[0], names)
+                found = _evaluated(pattern, names)
                 if isinstance(found, str | bytes):
-                    used.add((re.compile(found, *flags), node.func.attr))
+                    used.add((re.compile(found, *flags), method))
                 else:
                     unknown.add(ast.unparse(node))
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "in_pieces" and node.args[1:]:
-            found = local.get(ast.unparse(node.args[1])) or _evaluated(node.args[1], names)
-            used.add((found, "search"))
-        elif isinstance(node, ast.Attribute) and node.attr in METHODS:
-            of = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-            found = local.get(ast.unparse(of)) or _evaluated(of, names)
-            for each in found.values() if isinstance(found, dict) else [found]:
-                used |= {(each, node.attr)} if isinstance(each, re.Pattern) else set()
+            case ast.Call(ast.Name("in_pieces"), [_, pattern, *_]):
+                used.add((local.get(ast.unparse(pattern)) or _evaluated(pattern, names), "search"))
+            case ast.Attribute(ast.Subscript(of) | of, method) if method in METHODS:
+                found = local.get(ast.unparse(of)) or _evaluated(of, names)
+                several = found.values() if isinstance(found, dict) else [found]
+                used |= {(each, method) for each in several if isinstance(each, re.Pattern)}
     assert not unknown, f"{path}: name values for these in LOCALS: {unknown}"
     assert compiled <= {pattern for pattern, _ in used}, f"{path}: it is not known how these are called"
     return used
@@ -108,9 +104,9 @@ def uses(path: Path) -> set[tuple[Pattern, str]]:
 
 def caller(pattern: Pattern, method: str) -> Callable[[Any], Any]:
     """Return the method as it is called: all that ``finditer`` finds, ``sub`` by nothing."""
-    if method in ("sub", "subn"):
-        return partial(getattr(pattern, method), pattern.pattern[:0])
     call = getattr(pattern, method)
+    if method in ("sub", "subn"):
+        return partial(call, pattern.pattern[:0])
     return (lambda text: deque(call(text), 0)) if method == "finditer" else call
 
 
@@ -154,13 +150,8 @@ def _within(op: Any, value: Any, character: str) -> bool:
     if str(op) == "RANGE":
         return value[0] <= ord(character) <= value[1]
     if str(op) == "CATEGORY":
-        kind = {
-            "DIGIT": character.isdigit(),
-            "SPACE": character.isspace(),
-            "WORD": character.isalnum() or character == "_",
-        }
-        name = str(value).rpartition("_")[2]
-        return kind.get(name, False) != ("_NOT_" in str(value))
+        kind = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}[str(value).rpartition("_")[2]]
+        return bool(re.match(kind, character)) != ("_NOT_" in str(value))
     return str(op) == "LITERAL" and value == ord(character)
 
 
@@ -182,28 +173,21 @@ def _repeats(items: Any, before: str, pool: list[str], draw: random.Random) -> I
         before += _sample([(op, value)], pool, draw)
 
 
-def _literals(items: Any) -> Iterator[str]:
-    for op, value in items:
-        if str(op) in ("LITERAL", "NOT_LITERAL"):
+def _literals(item: Any) -> Iterator[str]:
+    """Yield the characters that a parsed pattern names, of ranges the first."""
+    match item:
+        case (op, int(value) | (int(value), _)) if str(op) in ("LITERAL", "NOT_LITERAL", "RANGE"):
             yield chr(value)
-        elif str(op) == "RANGE":
-            yield chr(value[0])
-        elif isinstance(value, list) and str(op) == "IN":
-            yield from _literals(value)
-        elif isinstance(value, tuple):
-            for part in value:
-                for each in part if isinstance(part, list) else [part]:
-                    if isinstance(each, sre.SubPattern):
-                        yield from _literals(each)
+        case tuple() | list() | sre.SubPattern():
+            yield from itertools.chain.from_iterable(map(_literals, item))
 
 
 def attacks(pattern: Pattern) -> dict[str, Make]:
     """Return texts of any size: what comes before each repeated part, then many of one piece, then something else."""
-    source = pattern.pattern.decode("latin-1") if isinstance(pattern.pattern, bytes) else pattern.pattern
-    tree, draw = (
-        sre.parse(source, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags),
-        random.Random(0),
-    )
+    source, flags, draw = pattern.pattern, pattern.flags, random.Random(0)
+    if isinstance(source, bytes):
+        source, flags = source.decode("latin-1"), flags & ~re.UNICODE
+    tree = sre.parse(source, flags)
     pool = list(dict.fromkeys(["a", "1", " ", "\t", "\n", "_", *_literals(tree)]))
     # By the place of each repeated part, the shortest text before it, and what it may be; -1 is the whole pattern.
     starts, pieces = {-1: ""}, defaultdict[int, dict[str, None]](dict)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ctx_embed import SearchIndex
 from ctx_embed.serving.app import ROUTERS, create_app
 from ctx_embed.serving.routes import EmbeddingsBody
 from ctx_embed.serving.settings import Settings
-from tests.bounded.growth import Entry, Make, different, strings
+from tests.bounded.growth import Entry, Make, different, repeated, strings
 
 # Bodies of routes that read them without FastAPI, and what a route asks for in a body and a path.
 BODIES = {"/v1/embeddings": EmbeddingsBody}
@@ -55,22 +55,11 @@ def answer(folder: Path, method: str, path: str, query: str, headers: list[tuple
     async def send(message: dict[str, Any]) -> None:
         status.append(message.get("status"))
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode("utf-8", "surrogatepass"),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), *headers],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-        "state": {},
-    }
-    loop.run_until_complete(app(scope, receive, send))
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), *headers]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": ""}
+    scope |= {"path": path, "raw_path": path.encode("utf-8", "surrogatepass"), "query_string": query.encode()}
+    scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {}}
+    loop.run_until_complete(app({**scope, "method": method, "headers": headers}, receive, send))
     return int(status[0])
 
 
@@ -78,17 +67,15 @@ def bodies(fields: dict[str, Any]) -> dict[str, Make]:
     """Families of bodies: each field with each odd value, unknown fields, and what is no object."""
     needed = {name: NEEDED[name] for name, field in fields.items() if field.is_required()}
 
-    def odd(name: str, make: Callable[[int], Any]) -> Make:
-        return lambda n: json.dumps({**needed, name: make(n)}).encode()
+    def odd(name: str, kind: str, n: int) -> bytes:
+        return json.dumps({**needed, name: VALUES[kind](n)}).encode()
 
     return {
-        **{f"{name} {kind}": odd(name, make) for name in fields for kind, make in VALUES.items()},
+        **{f"{name} {kind}": partial(odd, name, kind) for name in fields for kind in VALUES},
         "unknown fields": lambda n: json.dumps({**needed, **VALUES["keys"](n)}).encode(),
         "nested": lambda n: b"[" * (n // 2) + b"]" * (n // 2),
         "an object in objects": lambda n: b'{"a":' * (n // 5) + b"1",
-        **{
-            repr(piece): lambda n, piece=piece: piece * (n // len(piece)) for piece in (b"\\ud83d", b" ", b"\xff", b'"')
-        },
+        **{repr(piece): repeated(piece) for piece in (b"\\ud83d", b" ", b"\xff", b'"')},
     }
 
 
@@ -98,45 +85,30 @@ def requests(folder: Path) -> Iterator[tuple[str, Entry]]:
     A field that a new body needs is named in NEEDED, or a KeyError says so.
     """
 
-    def sent(method: str, path: str) -> Callable[[bytes], int]:
-        return lambda body: answer(folder, method, path, "", [], body)
+    def asked(path: str, text: str) -> None:
+        answer(folder, "GET", path.replace("{name:path}", "{name}").replace("{name}", text), "", [], b"")
+        answer(folder, "GET", path.replace("{name}", "served"), f"most={text[:9]}&a={text}", [], b"")
+
+    def headed(name: bytes, text: str) -> int:
+        return answer(folder, "GET", "/v1/models", "", [(name, text.encode("latin-1", "replace"))], b"")
+
+    def located(text: str) -> int:
+        return answer(folder, "GET", f"/{text}", text.encode("ascii", "replace").decode(), [], b"")
 
     for route in (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)):
-        path = route.path.replace("{name}", "served")
         for method in sorted(route.methods - {"HEAD"}):
-            name = f"route {method} {route.path}"
             if method == "GET":
-                texts = strings("a", "%", "/", "\xe9") if "{name" in route.path else strings("a", "&")
-                named = route.path.replace("{name:path}", "{name}")
-
-                def asked(text: str, named: str = named, path: str = path) -> list[int]:
-                    place = named.replace("{name}", text if "{name}" in named else "")
-                    return [
-                        answer(folder, "GET", *each, [], b"")
-                        for each in ((place, ""), (path, f"most={text[:9]}&a={text}"))
-                    ]
-
-                yield name, Entry(asked, texts, 1 << 14)
+                families = strings("a", "%", "/", "\xe9") if "{name" in route.path else strings("a", "&")
+                call = partial(asked, route.path)
             else:
-                field = route.body_field
-                model = BODIES.get(route.path) or field.field_info.annotation  # type: ignore[union-attr]
-                yield name, Entry(sent(method, path), bodies(model.model_fields), 1 << 14)
-
-    def headed(name: bytes) -> Callable[[str], int]:
-        return lambda text: answer(folder, "GET", "/v1/models", "", [(name, text.encode("latin-1", "replace"))], b"")
-
+                model = BODIES.get(route.path) or route.body_field.field_info.annotation  # type: ignore[union-attr]
+                families = bodies(model.model_fields)
+                call = partial(answer, folder, method, route.path.replace("{name}", "served"), "", [])
+            yield f"route {method} {route.path}", Entry(call, families, 1 << 14)
     values = strings("a", ",", ";q=", "=", " ", "gzip, ", "-", "\xe9")
     for header in (b"accept-encoding", b"authorization", b"host", b"origin", b"cookie", b"range", b"content-length"):
-        yield f"header {header.decode()}", Entry(headed(header), values, 1 << 14)
+        yield f"header {header.decode()}", Entry(partial(headed, header), values, 1 << 14)
     many = {"names": lambda n: [(f"x-{word}".encode(), b"1") for word in different(n)]}
     many["one name"] = lambda n: [(b"accept", b"a/b")] * (n // 8 + 1)
     yield "headers", Entry(lambda given: answer(folder, "GET", "/healthz", "", given, b""), many, 1 << 14)
-    urls = strings("/", "a", "%2F", "..", ";", "\ufffd")
-    yield (
-        "URL",
-        Entry(
-            lambda text: answer(folder, "GET", f"/{text}", text.encode("ascii", "replace").decode(), [], b""),
-            urls,
-            1 << 14,
-        ),
-    )
+    yield "URL", Entry(located, strings("/", "a", "%2F", "..", ";", "\ufffd"), 1 << 14)
