@@ -7,19 +7,13 @@ import torch
 from torch import Tensor, nn
 
 
-def gru_states(network: nn.GRU, tokens: Tensor) -> Tensor:
-    """Both directions of torch's own GRU over one text."""
-    assert network.bidirectional
-    return network(tokens)[0]
-
-
 def states_of(module, ids: Tensor) -> Tensor:
+    """The embeddings of the tokens, or torch's own GRU over them."""
     tokens = module.embedding.weight[ids]
-    return gru_states(module.recurrent, tokens) if module.hidden else tokens
+    return module.recurrent(tokens)[0] if getattr(module, "hidden", 0) else tokens
 
 
-def mean(module, ids):
-    return torch.stack([module.embedding.weight[i] for i in ids]).sum(0) / len(ids)
+# The weights of tokens
 
 
 def lama(module, ids):
@@ -32,24 +26,84 @@ def lama(module, ids):
         product = [(module.P[:, j] @ c) * (module.Q[:, j] @ u) for j in range(module.heads * r)]
         e = torch.stack([torch.tanh(sum(product[j * r : (j + 1) * r])) for j in range(module.heads)])
         scores.append(e / e.square().sum().sqrt())
-    A = torch.softmax(torch.stack(scores), 0)
-    return torch.cat([sum(A[t, j] * H[t] for t in range(len(H))) for j in range(module.heads)])
+    return torch.softmax(torch.stack(scores), 0).T
 
 
 def bilinear(module, ids):
     H = states_of(module, ids)
     c = H.sum(0) / len(H) if module.c is None else module.c
-    return torch.softmax(torch.stack([c @ module.W @ h for h in H]), 0) @ H
-
-
-def san_weights(module, ids):
-    H = states_of(module, ids)
-    return torch.softmax(module.W2 @ torch.tanh(module.W1 @ H.T), dim=1), H
+    return torch.softmax(torch.stack([c @ module.W @ h for h in H]), 0)[None]
 
 
 def san(module, ids):
-    A, H = san_weights(module, ids)
-    return (A @ H).flatten()
+    return torch.softmax(module.W2 @ torch.tanh(module.W1 @ states_of(module, ids).T), dim=1)
+
+
+def attentive(module, ids):
+    q, given = module.q, module.of_score
+    score = {
+        "content": lambda t, h: q @ h / (q.square().sum().sqrt() * h.square().sum().sqrt()),
+        "additive": lambda t, h: given["v"] @ torch.tanh(given["W_query"] @ q + given["W_token"] @ h),
+        "location": lambda t, h: given["W"][min(t, module.locations - 1)] @ q,
+        "general": lambda t, h: q @ given["W"] @ h,
+        "dot": lambda t, h: q @ h,
+        "scaled-dot": lambda t, h: q @ h / math.sqrt(len(q)),
+    }[module.score]
+    return torch.softmax(torch.stack([score(t, h) for t, h in enumerate(states_of(module, ids))]), 0)[None]
+
+
+def self_attention(module, ids):
+    X = module.embedding.weight[ids]
+    return torch.softmax(X @ X.T, dim=1)
+
+
+def self_attention_parametric(module, ids):
+    X = module.embedding.weight[ids]
+    return torch.softmax(X @ module.query.weight.T @ (X @ module.key.weight.T).T / math.sqrt(module.dimension), dim=1)
+
+
+def first_layer(module, ids):
+    """Of the first layer and each of its heads, by torch's own attention."""
+    own, attention = module.stack[0], nn.MultiheadAttention(module.dimension, module.heads, batch_first=True).double()
+    pairs = {"in_proj_weight": own.qkv.weight, "in_proj_bias": own.qkv.bias}
+    pairs |= {"out_proj.weight": own.out.weight, "out_proj.bias": own.out.bias}
+    call = {"need_weights": True, "average_attn_weights": False}
+    return torch.func.functional_call(attention, pairs, (inputs_of(module, ids)[None],) * 3, call)[1]
+
+
+def share_of_features(module, ids):
+    """Each feature of a GRU is won by one token."""
+    winners = states_of(module, ids).argmax(0)
+    return winners.bincount(minlength=len(ids))[None] / len(winners)
+
+
+def share_of_windows(module, ids):
+    """Each filter is won by one window, and shared among its tokens."""
+    shares = torch.zeros(1, len(ids), dtype=torch.float64)
+    for width, values in convolved(module, ids):
+        for last in values.argmax(0).tolist():
+            inside = slice(max(last - width + 1, 0), last + 1)
+            shares[0, inside] += 1 / (len(shares[0, inside]) * len(module.widths) * values.shape[1])
+    return shares
+
+
+WEIGHTS = {
+    "mean": lambda module, ids: torch.full((1, len(ids)), 1 / len(ids), dtype=torch.float64),
+    "lama": lama,
+    "lama-ctx": lama,
+    "bilinear": bilinear,
+    "san": san,
+    "attentive": attentive,
+    "self-attention": self_attention,
+    "self-attention-parametric": self_attention_parametric,
+    "transformer": first_layer,
+    "use-transformer": first_layer,
+    "bigru": share_of_features,
+    "cnn": share_of_windows,
+}
+
+
+# The embeddings
 
 
 def position(t: int, m: int) -> Tensor:
@@ -59,10 +113,14 @@ def position(t: int, m: int) -> Tensor:
     )
 
 
+def inputs_of(module, ids):
+    m = module.dimension
+    return math.sqrt(m) * module.embedding.weight[ids] + torch.stack([position(t, m) for t in range(len(ids))])
+
+
 def transformer_outputs(module, ids):
     """torch's own encoder layers with the module's parameters."""
-    m = module.dimension
-    x = math.sqrt(m) * module.embedding.weight[ids] + torch.stack([position(t, m) for t in range(len(ids))])
+    m, x = module.dimension, inputs_of(module, ids)
     for own in module.stack:
         layer = nn.TransformerEncoderLayer(
             m, module.heads, module.feedforward, dropout=0, batch_first=True, norm_first=module.norm_first
@@ -72,10 +130,6 @@ def transformer_outputs(module, ids):
         pairs = {name + part: getattr(owner, part) for name, owner in names.items() for part in ("weight", "bias")}
         x = torch.func.functional_call(layer, pairs, (x[None],))[0]
     return x
-
-
-def transformer(module, ids):
-    return transformer_outputs(module, ids).sum(0) / len(ids)
 
 
 def dan(module, ids):
@@ -92,46 +146,15 @@ def dan(module, ids):
     return last.weight @ x + last.bias
 
 
-def bigru(module, ids):
-    return gru_states(module.recurrent, module.embedding.weight[ids]).max(0).values
-
-
-def cnn(module, ids):
+def convolved(module, ids):
+    """Of each convolution its width, and its filters at each window."""
     tokens = list(module.embedding.weight[ids])
-    zero = torch.zeros_like(tokens[0])
-    features = []
     for width, convolution in zip(module.widths, module.convolutions, strict=True):
-        padded = [zero] * (width - 1) + tokens + [zero] * (width - 1)
+        padding = [torch.zeros_like(tokens[0])] * (width - 1)
+        padded = padding + tokens + padding
         windows = [torch.stack(padded[j : j + width], 1) for j in range(len(tokens) + width - 1)]
-        values = [torch.relu((convolution.weight * window).sum((1, 2)) + convolution.bias) for window in windows]
-        features.append(torch.stack(values).max(0).values)
-    return torch.cat(features)
-
-
-def self_attention(module, ids):
-    X = module.embedding.weight[ids]
-    return (torch.softmax(X @ X.T, dim=1) @ X).mean(0)
-
-
-def self_attention_parametric(module, ids):
-    X = module.embedding.weight[ids]
-    Q, K, V = (X @ linear.weight.T for linear in (module.query, module.key, module.value))
-    A = torch.softmax(Q @ K.T / math.sqrt(module.dimension), dim=1)
-    return (torch.tanh(A @ V) @ module.out.weight.T).mean(0)
-
-
-def attentive(module, ids):
-    H = states_of(module, ids)
-    q, given = module.q, module.of_score
-    scores = {
-        "content": lambda t, h: q @ h / (q.square().sum().sqrt() * h.square().sum().sqrt()),
-        "additive": lambda t, h: given["v"] @ torch.tanh(given["W_query"] @ q + given["W_token"] @ h),
-        "location": lambda t, h: given["W"][min(t, module.locations - 1)] @ q,
-        "general": lambda t, h: q @ given["W"] @ h,
-        "dot": lambda t, h: q @ h,
-        "scaled-dot": lambda t, h: q @ h / math.sqrt(len(q)),
-    }[module.score]
-    return torch.softmax(torch.stack([scores(t, h) for t, h in enumerate(H)]), 0) @ H
+        values = [(convolution.weight * window).sum((1, 2)) + convolution.bias for window in windows]
+        yield width, torch.stack(values)
 
 
 def contextualizer(module, ids):
@@ -145,19 +168,21 @@ def contextualizer(module, ids):
     return c
 
 
+def weighted(name):
+    return lambda module, ids: (WEIGHTS[name](module, ids) @ states_of(module, ids)).flatten()
+
+
 REFERENCES = {
+    **{name: weighted(name) for name in ("mean", "lama", "lama-ctx", "bilinear", "san", "attentive")},
     "contextualizer": contextualizer,
-    "mean": mean,
-    "lama": lama,
-    "lama-ctx": lama,
-    "bilinear": bilinear,
-    "san": san,
-    "transformer": transformer,
-    "dan": dan,
+    "transformer": lambda module, ids: transformer_outputs(module, ids).sum(0) / len(ids),
     "use-transformer": lambda module, ids: transformer_outputs(module, ids).sum(0) / math.sqrt(len(ids)),
-    "bigru": bigru,
-    "cnn": cnn,
-    "self-attention": self_attention,
-    "self-attention-parametric": self_attention_parametric,
-    "attentive": attentive,
+    "dan": dan,
+    "bigru": lambda module, ids: states_of(module, ids).max(0).values,
+    "cnn": lambda module, ids: torch.cat([values.relu().max(0).values for _, values in convolved(module, ids)]),
+    "self-attention": lambda module, ids: (self_attention(module, ids) @ module.embedding.weight[ids]).mean(0),
+    "self-attention-parametric": lambda module, ids: (
+        torch.tanh(self_attention_parametric(module, ids) @ module.embedding.weight[ids] @ module.value.weight.T)
+        @ module.out.weight.T
+    ).mean(0),
 }
