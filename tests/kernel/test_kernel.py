@@ -1,8 +1,6 @@
 """The kernel computes what the equations say on every path, and a process runs the path that it is asked for."""
 
-import json
 import logging
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,6 @@ from ctx_embed.kernel import kernel, kernel_name
 from ctx_embed.numpy_model import embedder
 from ctx_embed.numpy_model.embedder import PackedContextualizer
 from ctx_embed.numpy_model.saved import TokenTable
-from ctx_embed.runtime import Embedder
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
 from tests.helpers.errors import error
 
@@ -32,8 +29,8 @@ class Model:
     def __init__(self, seed: int, m: int, u: int, K: int, options: tuple[str, str, str], *, int8: bool = True) -> None:
         self.generator = random = np.random.default_rng(seed)
         self.positions, self.scale, self.initial_context = options
-        self.config = {"dimension": m, "rank": u, "steps": K, "positions": options[0], "scale": options[1]}
-        self.config["initial_context"] = options[2]
+        self.config = dict(zip(("positions", "scale", "initial_context"), options, strict=True))
+        self.config |= {"dimension": m, "rank": u, "steps": K}
         self.scales = random.uniform(0.001, 0.01, ENTRIES).astype(np.float32) if int8 else None
         self.values = random.integers(-127, 128, (ENTRIES, m)).astype(np.int8)
         self.values[:3] = 0
@@ -43,9 +40,7 @@ class Model:
         ones = np.ones((K, m), np.float32)
         self.steps = Steps(draw(K, u, m), draw(K, u, m), draw(K, m, u), ones + draw(K, m), ones, draw(K, m))
         self.s = random.normal(size=m).astype(np.float32) * np.float32(0.2)
-        self.c0 = random.normal(size=m).astype(np.float32)
-        if self.initial_context == "ones":
-            self.c0 = np.ones(m, np.float32)
+        self.c0 = ones[0] if options[2] == "ones" else random.normal(size=m).astype(np.float32)
 
     def compiled(self, path: str, held: int = embedder.HELD_BYTES) -> PackedContextualizer:
         parameters: dict[str, Any] = {**self.steps._asdict(), "s": self.s, "c0": self.c0}
@@ -61,9 +56,7 @@ class Model:
 
     def by_equations(self, ids: np.ndarray, lengths: np.ndarray, dtype: Any, rounding: float = 0) -> np.ndarray:
         offsets = np.append(0, lengths.cumsum())
-        x = self.values[ids].astype(dtype)
-        if self.scales is not None:
-            x *= self.scales[ids, None]
+        x = self.values[ids].astype(dtype) * (1 if self.scales is None else self.scales[ids, None].astype(dtype))
         s, contexts = self.s.astype(dtype), self.first(ids, lengths).astype(dtype)
         weights = second_order.position_weights(offsets, s, kind=self.positions, scale=self.scale).astype(dtype)
         steps = Steps(*(parameter.astype(dtype) for parameter in self.steps))
@@ -76,12 +69,14 @@ class Model:
 
 
 options = st.tuples(*map(st.sampled_from, (sorted(POSITIONS), SCALES, sorted(INITIAL_CONTEXTS))))
+every_path = pytest.mark.parametrize("path", PATHS)
+seeds = st.integers(0, 1000)
 lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600]), min_size=1, max_size=6)
 
 
 @settings(max_examples=120)
 @given(
-    seed=st.integers(0, 1000),
+    seed=seeds,
     m=st.sampled_from([1, 2, 3, 15, 16, 17, 40, 96]),
     u=st.sampled_from([1, 4, 5, 16, 33, 100]),
     K=st.integers(1, 4),
@@ -92,8 +87,8 @@ lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600])
 )
 # Two features that are nearly equal: the rounding of their mean must not stay in both.
 @example(2, 2, 16, 2, ("relative", "mean", "uniform"), True, [2], 60)
-@pytest.mark.parametrize("path", PATHS)
-def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8, lengths, entries):
+@pytest.mark.parametrize("path", [*PATHS, "numpy"])
+def test_each_path_agrees_with_the_equations(path, seed, m, u, K, options, int8, lengths, entries):
     model = Model(seed, m, u, K, options, int8=int8)
     ids, counts = model.texts(lengths, entries)
     exact = model.by_equations(ids, counts, np.float64)
@@ -107,23 +102,22 @@ def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8
 
 
 @settings(max_examples=25)
-@given(seed=st.integers(0, 1000), options=options, lengths=lengths, m=st.sampled_from([5, 16, 40]))
-@pytest.mark.parametrize("path", PATHS)
+@given(seed=seeds, options=options, lengths=lengths, m=st.sampled_from([5, 16, 40]))
+@every_path
 def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):
     model = Model(seed, m, 12, 3, options)
     ids, counts = model.texts(lengths * 3, ENTRIES)
     together = model.compiled(path).embed(ids, counts)
-    width = 4 * 16 * 4
-    for compiled in (model.compiled(path), model.compiled(path, held=0), model.compiled(path, held=30 * width)):
-        texts = [(part, np.array([len(part)])) for part in np.split(ids, counts.cumsum()[:-1])]
+    parts = np.split(ids, counts.cumsum()[:-1])[::-1]
+    for held in (embedder.HELD_BYTES, 0, 30 * 4 * 16 * 4):
         with ThreadPoolExecutor(4) as pool:
-            alone = list(pool.map(compiled.embed, *zip(*texts[::-1], strict=True)))
+            alone = list(pool.map(model.compiled(path, held).embed, parts, counts[::-1, None]))
         assert (np.concatenate(alone)[::-1] == together).all()
 
 
 @settings(max_examples=60)
 @given(
-    seed=st.integers(0, 1000),
+    seed=seeds,
     m=st.sampled_from([1, 3, 16, 17, 40, 96]),
     part=st.sampled_from([0.3, 1]),
     tokens=st.sampled_from([1, 3, 4, 9]),
@@ -150,22 +144,22 @@ def test_the_nearest_tokens_are_those_of_the_equations(path, seed, m, part, toke
     rows = model.values[ids, :kept].astype(np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     for number, own in enumerate(np.split(rows, counts.cumsum()[:-1])):
-        moved = own + contexts[number]
-        # A row that is the opposite of its context leaves hardly a direction.
-        lengths_of = np.maximum(np.linalg.norm(moved, axis=1), 1e-12)
-        cosines = (moved / lengths_of[:, None]) @ queries.T.astype(np.float64)
-        if len(own):
-            assert np.abs(best[number] - cosines.max(0)).max() < 2e-6
-            assert np.abs(cosines[places[number], np.arange(tokens)] - cosines.max(0)).max() < 4e-6
-        else:
+        if not len(own):
             assert (best[number] == -1).all()
             assert (places[number] == -1).all()
+            continue
+        moved = own + contexts[number]
+        # A row that is the opposite of its context leaves hardly a direction.
+        moved /= np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-12)
+        cosines = moved @ queries.T.astype(np.float64)
+        assert np.abs(best[number] - cosines.max(0)).max() < 2e-6
+        assert np.abs(cosines[places[number], np.arange(tokens)] - cosines.max(0)).max() < 4e-6
     assert (best[-1] == best[0]).all()
 
 
 @settings(max_examples=40)
 @given(
-    seed=st.integers(0, 1000),
+    seed=seeds,
     m=st.sampled_from([15, 16, 17, 40, 96]),
     u=st.sampled_from([1, 5, 16, 33]),
     K=st.integers(1, 3),
@@ -173,7 +167,7 @@ def test_the_nearest_tokens_are_those_of_the_equations(path, seed, m, part, toke
     int8=st.booleans(),
     length=st.integers(1, 40),
 )
-@pytest.mark.parametrize("path", PATHS)
+@every_path
 def test_tokens_add_to_the_context_what_the_equations_say(path, seed, m, u, K, options, int8, length):
     model = Model(seed, m, u, K, options, int8=int8)
     ids, _ = model.texts([length], ENTRIES)
@@ -183,7 +177,7 @@ def test_tokens_add_to_the_context_what_the_equations_say(path, seed, m, u, K, o
     assert found <= 8 * own + 8e-6 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@every_path
 @pytest.mark.parametrize("kind", sorted(POSITIONS))
 def test_200_000_tokens(path, kind):
     for m, u in ((40, 8), (16, 100)):
@@ -208,74 +202,36 @@ def test_counts_stand_for_repetitions_in_blocks_too(path, monkeypatch):
             compiled.nearest_tokens(np.array([3]), rows, np.array([token]), np.array([1]), rows)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@every_path
 def test_huge_values_become_infinite_and_nothing_else(path):
     model = Model(3, 16, 4, 2, ("none", "mean", "ones"), int8=False)
     model.values[5] = 3e38
-    ids, counts = np.array([5, 6, 7, 8], np.int32), np.array([2, 2])
-    found = model.compiled(path).embed(ids, counts)
+    found = model.compiled(path).embed(np.array([5, 6, 7, 8], np.int32), np.array([2, 2]))
     assert not np.isfinite(found[0]).all()
-    assert (found[1] == model.compiled(path).embed(ids[2:], counts[1:])[0]).all()
+    assert (found[1] == model.compiled(path).embed(np.array([7, 8], np.int32), np.array([2]))[0]).all()
 
 
 # The choice of a path
-TEXTS = ["", "a", "Zürich, 北京 \0 and don't!", "same " * 40]
-TEXTS += [" ".join(f"word{n * k % 97} of the {k}" for k in range(n)) for n in range(1, 60)]
-# Prints what embeds texts, and writes c^K of all texts at once, then of each alone, in another order.
-SCRIPT = """
-import json, sys
-import numpy as np
-from ctx_embed.kernel import kernel_name
-from ctx_embed.runtime import Embedder
-embedder, texts = Embedder.load(), json.load(sys.stdin)
-together = embedder.encode(texts, normalize=False)
-alone = [embedder.encode([text], normalize=False)[0] for text in texts[::-1]][::-1]
-np.save(sys.argv[1], [together, alone])
-print(kernel_name())
-"""
 
 
 @pytest.fixture
 def anew():
     """Let this process choose again."""
-
-    def forget() -> None:
-        loading._here.cache_clear()
-
-    forget()
-    yield forget
-    forget()
+    loading._here.cache_clear()
+    yield loading._here.cache_clear
+    loading._here.cache_clear()
 
 
-def test_every_path_agrees_with_the_equations(tmp_path):
-    found, command = {}, [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "found.npy")]
-    for path in ("numpy", *PATHS):
-        chosen = {**os.environ, loading.VARIABLE: path}
-        assert subprocess.check_output(command, env=chosen, input=json.dumps(TEXTS), text=True).startswith(path)
-        found[path] = np.load(command[-1])
-    model = Embedder.load()
-    steps = second_order.Steps(*(parameter.astype(np.float64) for parameter in model.contextualizer.steps))
-    ids, lengths = model.tokens(TEXTS)
-    offsets = np.append(0, lengths.cumsum())
-    x = model.contextualizer.table.rows(ids).astype(np.float64)
-    exact = second_order.direct(x, offsets, model.contextualizer.first_contexts(ids, lengths), steps)[-1]
-    own = np.abs(found["numpy"] - exact).max((0, 2))
-    for path in PATHS:
-        together, alone = found[path]
-        assert (together == alone).all()
-        assert (np.abs(together - exact).max(1) <= 8 * own + 4e-6 * np.abs(exact).max(1)).all()
-
-
-@pytest.mark.parametrize("path", PATHS)
+@every_path
 def test_a_path_is_chosen_and_logged_and_the_fastest_is_the_default(path, anew, monkeypatch, caplog):
     monkeypatch.setenv(loading.VARIABLE, path.upper())
     with caplog.at_level(logging.INFO, "ctx_embed"):
         assert kernel().name == kernel_name() == path
         kernel()
-    assert caplog.messages == [f"kernel: {path}"]
-    monkeypatch.delenv(loading.VARIABLE)
-    anew()
-    assert kernel_name() == PATHS[-1]
+        monkeypatch.delenv(loading.VARIABLE)
+        anew()
+        assert kernel_name() == PATHS[-1]
+    assert caplog.messages == [f"kernel: {path}", f"kernel: {PATHS[-1]}"]
     monkeypatch.setenv(loading.VARIABLE, "sse9")
     anew()
     assert error(kernel) == "CTX_EMBED_KERNEL must be numpy, plain or avx2, got 'sse9'"
@@ -314,26 +270,22 @@ def test_an_altered_library_is_never_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("contextualizer.so", None, "was not built; a C compiler and `pip install` make it"),
-        ("contextualizer.so", b"no library", "cannot be loaded"),
-        ("contextualizer.c", b"int other;\n", "is older than contextualizer.c; build it again with `make kernel`"),
+        ("LIBRARY", None, "was not built; a C compiler and `pip install` make it"),
+        ("LIBRARY", b"no library", "cannot be loaded"),
+        ("SOURCE", b"int other;\n", "is older than contextualizer.c; build it again with `make kernel`"),
     ],
 )
-def test_numpy_does_the_work_of_a_library_that_cannot_be_used(
-    name, content, reason, anew, monkeypatch, tmp_path, caplog
-):
-    if name.endswith(".c") and LIBRARY is None:
+def test_numpy_does_the_work_of_a_library_that_cannot_be_used(name, content, reason, anew, monkeypatch, tmp_path):
+    if name == "SOURCE" and LIBRARY is None:
         pytest.skip(REASON)
-    path = tmp_path / name
+    path = tmp_path / getattr(loading, name).name
     if content is not None:
         path.write_bytes(content)
-    monkeypatch.setattr(loading, "SOURCE" if name.endswith(".c") else "LIBRARY", path)
+    monkeypatch.setattr(loading, name, path)
     monkeypatch.delenv(loading.VARIABLE, raising=False)
-    with caplog.at_level(logging.INFO, "ctx_embed"):
-        assert kernel() is None
+    assert kernel() is None
     assert kernel_name().startswith("numpy (contextualizer.")
     assert reason in kernel_name()
-    assert caplog.messages == [f"kernel: {kernel_name()}"]
     for wanted in PATHS:
         monkeypatch.setenv(loading.VARIABLE, wanted)
         anew()
