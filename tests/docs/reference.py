@@ -7,32 +7,17 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "names.md"
 # Modules whose names are public, those of ``__all__`` if there is one.
-MODULES = [
-    "ctx_embed",
-    "ctx_embed.runtime",
-    "ctx_embed.index",
-    "ctx_embed.grep",
-    "ctx_embed.deduplication",
-    "ctx_embed.bulk_encoding",
-    "ctx_embed.stores",
-    "ctx_embed.stores.indexing",
-    "ctx_embed.explanations",
-    "ctx_embed.site",
-    "ctx_embed.training",
-    "ctx_embed.eval",
-    "ctx_embed.integrations.chroma",
-    "ctx_embed.integrations.langchain",
-    "ctx_embed.integrations.llama_index",
-    "ctx_embed.integrations.mteb",
-    "ctx_embed.integrations.sklearn",
-    "ctx_embed.second_order",
-]
+FOLDERS = ("", ".runtime", ".index", ".grep", ".deduplication", ".bulk_encoding", ".stores", ".stores.indexing")
+FOLDERS += (".explanations", ".site", ".training", ".eval")
+INTEGRATIONS = ("chroma", "langchain", "llama_index", "mteb", "sklearn")
+MODULES = [*FOLDERS, *(f".integrations.{name}" for name in INTEGRATIONS), ".second_order"]
 HEAD = """# All public names
 
 `make pages` writes this page from the code: signatures, sentences of docstrings, and links to the source. The site has
@@ -55,28 +40,24 @@ def entry(name: str, thing: Any, of: Any) -> str:
     line = inspect.getsourcelines(code)[1]
     signature = ""
     if callable(thing):
-        try:
+        known = inspect.Signature()
+        with suppress(ValueError):
             known = inspect.signature(thing)
-        except ValueError:
-            known = inspect.Signature()
-        plain = [
-            parameter.replace(annotation=inspect.Parameter.empty)
-            for parameter in known.parameters.values()
-            if parameter.name not in ("self", "cls")
-        ]
-        signature = re.sub(r"<.*? at 0x\w+>", "...", str(inspect.Signature(plain)))
-    said = inspect.getdoc(of) or ""
-    said = re.sub(r":\w+:`[~.]?([^`]*)`", r"`\1`", " ".join(said.partition("\n\n")[0].split())).replace("``", "`")
+        named = [each for name, each in known.parameters.items() if name not in ("self", "cls")]
+        plain = inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in named])
+        signature = re.sub(r"<.*? at 0x\w+>", "...", str(plain))
+    said = " ".join((inspect.getdoc(of) or "").partition("\n\n")[0].split())
+    said = re.sub(r":\w+:`[~.]?([^`]*)`", r"`\1`", said).replace("``", "`")
     sentence = re.split(r"(?<=[.:])\s+(?=[A-Z])", said, maxsplit=1)[0]
     return f"- [`{name}{signature}`](../../{path.as_posix()}#L{line}): {sentence}"
 
 
 def entries(module: str) -> Iterator[str]:
     """Yield the lines of the public names of a module, each class with its public methods."""
-    found = importlib.import_module(module)
-    names = getattr(found, "__all__", None) or [name for name, value in vars(found).items() if is_own(value, found)]
-    for name in sorted(names, key=lambda name: (name[0].islower(), name)):
-        value = getattr(found, name)
+    found = vars(importlib.import_module(module))
+    own = [name for name, value in found.items() if name[0] != "_" and getattr(value, "__module__", "") == module]
+    for name in sorted(found.get("__all__", own), key=lambda name: (name[0].islower(), name)):
+        value = found.get(name) or getattr(importlib.import_module(module), name)
         if not is_ours(value):
             continue
         yield entry(name, value, value)
@@ -86,28 +67,19 @@ def entries(module: str) -> Iterator[str]:
                 yield "  " + entry(f".{attribute}", getattr(value, attribute), of)
 
 
-def is_own(value: Any, module: Any) -> bool:
-    """Return whether a module defines a public class or function."""
-    is_code = inspect.isclass(value) or inspect.isfunction(value)
-    return is_code and value.__module__ == module.__name__ and value.__name__[0] != "_"
-
-
-def documented() -> list[str]:
-    """Return the names, with their modules, that the site's page describes."""
-    site = PAGE.with_name("python.md").read_text(encoding="utf-8")
-    return re.findall(r"auto(?:class|function|exception):: (ctx_embed\.[\w.]+)", site)
-
-
 def page() -> str:
     """Return the page."""
-    shown = "\n".join([HEAD, *("\n".join([f"## {module}", "", *entries(module), ""]) for module in MODULES)])
-    rest = ["## Others", ""]
-    for path in documented():
+    lines = [HEAD]
+    for module in (f"ctx_embed{each}" for each in MODULES):
+        lines += [f"## {module}", "", *entries(module), ""]
+    lines += ["## Others", ""]
+    shown, site = "\n".join(lines), PAGE.with_name("python.md").read_text(encoding="utf-8")
+    for path in re.findall(r"auto(?:class|function|exception):: (ctx_embed\.[\w.]+)", site):
         module, _, name = path.rpartition(".")
         if f"[`{name}" not in shown:
             value = getattr(importlib.import_module(module), name)
-            rest.append(entry(name, value, value))
-    return "\n".join([shown, *rest, ""])
+            lines.append(entry(name, value, value))
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
