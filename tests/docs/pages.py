@@ -21,9 +21,8 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
@@ -33,10 +32,9 @@ from ctx_embed.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 # Not what tutorials have written beside themselves.
-DOCS = [
-    page for folder in ("", "lab", "tutorials", "reference") for page in sorted((ROOT / "docs" / folder).glob("*.md"))
-]
-PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md")), *DOCS]
+GLOBS = ("docs/*.md", "docs/lab/*.md", "docs/tutorials/*.md", "docs/reference/*.md")
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md")]
+PAGES += [page for glob in GLOBS for page in sorted(ROOT.glob(glob))]
 SKIPPED = re.compile(r"<!-- not run: (\S.*) -->\s*")
 RUN = ("python", "console", "bash", "{code-cell}")
 SHOWN = ("text", "json", "toml", "html", "bibtex", "{eval-rst}", "{include}", "{toctree}")
@@ -46,16 +44,15 @@ OF_SHELLS = re.compile(r"[|<>&;`]|\$[({\w]|\*")
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
-@dataclass
-class Step:
+class Step(NamedTuple):
     """A piece of code with what a page says that it prints; ``start`` to ``end`` are the lines of that output."""
 
     kind: str
     code: str
-    output: str | None
     line: int
-    start: int
-    end: int
+    output: str | None = None
+    start: int = 0
+    end: int = 0
 
 
 def tokens(page: Path) -> list[Token]:
@@ -80,8 +77,7 @@ def steps(page: Path) -> Iterator[Step]:
             raise ValueError(f"{page}:{token.map[0] + 1}: indented code; fence it and name its language")
         if token.type != "fence":
             continue
-        language = token.info.split()[0] if token.info else ""
-        line = token.map[0] + 2
+        language, line = token.info.partition(" ")[0], token.map[0] + 2
         if language not in RUN + SHOWN:
             raise ValueError(f"{page}:{line - 1}: a block of language {language!r}, one of {RUN + SHOWN} is needed")
         if language in SHOWN or (before is not None and SKIPPED.fullmatch(before.content or "")):
@@ -93,11 +89,11 @@ def steps(page: Path) -> Iterator[Step]:
                 command = re.sub(r"\s*\\\n\s*", " ", found[1])
                 places = (found.start(), found.start(2), found.end())
                 begin, below, end = (line + token.content.count("\n", 0, at) for at in places)
-                yield Step("console", command, found[2].removesuffix("\n"), begin, below - 1, end - 1)
+                yield Step("console", command, begin, found[2].removesuffix("\n"), below - 1, end - 1)
         elif language == "python" and after is not None and after.type == "fence" and after.info == "text":
-            yield Step("python", token.content, after.content, line, after.map[0] + 1, after.map[1] - 1)
+            yield Step("python", token.content, line, after.content, after.map[0] + 1, after.map[1] - 1)
         else:
-            yield Step(language, token.content, None, line, 0, 0)
+            yield Step(language, token.content, line)
 
 
 def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
