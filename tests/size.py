@@ -10,7 +10,6 @@ import sys
 import tempfile
 import tokenize
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -27,6 +26,7 @@ numpy_model runtime model_card saved_card modules systems loading model export c
 deduplication stores bulk_encoding explanations serving integrations eval cli __main__
 """
 LAYERS = _LAYERS.split()
+INSTALLED = [path for top in ("ctx_embed", "cli", "eval") for path in (ROOT / top).rglob("*.py")]
 
 # Runs a command and prints file and line of each function of the project that ran, except while a module of it was
 # imported; comprehensions are parts of their functions.
@@ -64,11 +64,6 @@ finally:
 """
 
 
-def installed() -> Iterator[Path]:
-    """Yield the files of Python that a wheel installs."""
-    return (path for top in ("ctx_embed", "cli", "eval") for path in (ROOT / top).rglob("*.py"))
-
-
 def picture() -> str:
     """Return a line for each folder and file of the package: each imports only from lines above it."""
     lines = []
@@ -87,10 +82,9 @@ def functions_with_one_use() -> int:
     """
     names: Counter[str] = Counter()
     defined: list[str] = []
-    for path in installed():
-        with tokenize.open(path) as file:
-            found = list(tokenize.generate_tokens(file.readline))
-        names.update(token.string for token in found if token.type == tokenize.NAME)
+    for path in INSTALLED:
+        with path.open("rb") as file:
+            names.update(token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.NAME)
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
                 defined.append(node.name)
@@ -101,23 +95,9 @@ def functions_with_one_use() -> int:
 
 
 def trip(*arguments: str) -> list[str]:
-    """Return file and line of each function of the project that runs in a command of ``ctx-embed``.
-
-    Raises:
-        subprocess.CalledProcessError: the command fails.
-    """
+    """Return file and line of each function of the project that runs in a command of ``ctx-embed``."""
     command = [sys.executable, "-c", _TRIP, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stderr.splitlines()
-
-
-def report(sizes: Mapping[str, int], marks: Mapping[str, int]) -> tuple[str, bool]:
-    """Return a line for each size with its mark, and whether none is above its mark."""
-    lines = []
-    for name, size in sizes.items():
-        verdict = "ok" if size <= marks[name] else "above its mark; make it smaller"
-        lines.append(f"{name.replace('_', ' ')}: {size:,} (mark {marks[name]:,}): {verdict}")
-    return "\n".join(lines), all(size <= marks[name] for name, size in sizes.items())
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stderr.splitlines()
 
 
 if __name__ == "__main__":
@@ -128,11 +108,13 @@ if __name__ == "__main__":
         trip("index", "build", "docs/samples/articles.jsonl", index)
         query = trip("index", "query", index, "cyber attack on a clinic", "-k", "3")
     sizes = {
-        "installed_lines": sum(len(path.read_bytes().splitlines()) for path in installed()),
+        "installed_lines": sum(len(path.read_bytes().splitlines()) for path in INSTALLED),
         "functions_with_one_use": functions_with_one_use(),
         "query_files": len({function.rpartition(":")[0] for function in query}),
         "query_functions": len(query),
     }
-    text, fits = report(sizes, tomllib.loads((ROOT / "tests" / "size.toml").read_text(encoding="utf-8")))
-    print(text)
-    sys.exit(not fits)
+    marks = tomllib.loads((ROOT / "tests" / "size.toml").read_text(encoding="utf-8"))
+    for name, size in sizes.items():
+        verdict = "ok" if size <= marks[name] else "above its mark; make it smaller"
+        print(f"{name.replace('_', ' ')}: {size:,} (mark {marks[name]:,}): {verdict}")
+    sys.exit(any(size > marks[name] for name, size in sizes.items()))
