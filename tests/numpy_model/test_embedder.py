@@ -238,7 +238,6 @@ def test_a_prompt_counts_as_the_rest_also_by_default(embedder):
 # Growing texts: however a text is cut, its embedding is that of the whole
 NO_STATE = "stored must be the bytes of a DocumentState"
 PARTS = ["i", " don't", " know", " of the", " the", " ", "\n", "\x85", "é", "\u0301", "日本", ".", "'s", "b2b", "℃"]
-PARTS += [*SENTENCES[:2], *ODD]
 
 
 def near(state: DocumentState, embedder: Embedder, text: str) -> bool:
@@ -249,12 +248,12 @@ def near(state: DocumentState, embedder: Embedder, text: str) -> bool:
 @given(pieces=st.lists(st.lists(st.sampled_from(PARTS)).map("".join), min_size=1, max_size=6), data=st.data())
 def test_any_cut_and_any_order_of_joining(embedder, pieces, data):
     text = "".join(pieces)
-    letters, expected = state_of(embedder, *text[:400], text[400:]), state_of(embedder, text)
+    whole, expected = state_of(embedder, *pieces), state_of(embedder, text)
     states = [state_of(embedder, piece) for piece in pieces]
     while len(states) > 1:
         place = data.draw(st.integers(0, len(states) - 2))
         states[place].merge(states.pop(place + 1))
-    for state in (letters, states[0], expected):
+    for state in (whole, states[0], expected):
         assert near(state, embedder, text)
         # To the bit: what a text becomes depends on nothing but the text.
         assert (state.embedding() == expected.embedding()).all()
@@ -265,6 +264,16 @@ def state_of(embedder: Embedder, *pieces: str) -> DocumentState:
     for piece in pieces:
         state.add(piece)
     return state
+
+
+def test_a_text_letter_by_letter_and_its_two_halves(embedder):
+    text = " ".join([*SENTENCES, *ODD, "i don't know one of the men of the house"])
+    expected = state_of(embedder, *text)
+    assert near(expected, embedder, text)
+    for cut in range(0, len(text), 23):
+        left = state_of(embedder, text[:cut])
+        left.merge(state_of(embedder, text[cut:]))
+        assert (left.embedding() == expected.embedding()).all()
 
 
 def test_a_long_text_in_constant_memory_and_linear_time(embedder, paragraphs):
