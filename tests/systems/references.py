@@ -19,8 +19,7 @@ def states_of(module, ids: Tensor) -> Tensor:
 def lama(module, ids):
     H = states_of(module, ids)
     c = H.sum(0) / len(H) if module.c is None else module.c
-    scores = []
-    r = module.rank
+    scores, r = [], module.rank
     for h in H:
         u = torch.tanh(module.scored.weight @ h + module.scored.bias) if module.layer else h
         product = [(module.P[:, j] @ c) * (module.Q[:, j] @ u) for j in range(module.heads * r)]
