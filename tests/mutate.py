@@ -188,10 +188,9 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, Callable[[], object]]]:
             yield "two swapped", partial(_swap, values, 0)
         case ast.Slice(upper=ast.expr()) if not isinstance(node.upper, ast.Constant):
             yield "list cut", partial(setattr, node, "upper", ast.BinOp(node.upper, ast.Sub(), ast.Constant(1)))
-        case ast.ExceptHandler(type=ast.Tuple(elts=values)):
-            yield "error class", partial(values.pop)
-        case ast.ExceptHandler(type=ast.expr()):
-            yield "error class", partial(setattr, node, "type", ast.Tuple([], ast.Load()))
+        case ast.ExceptHandler(type=ast.expr() as caught):
+            fewer = caught.elts[:-1] if isinstance(caught, ast.Tuple) else []
+            yield "error class", partial(setattr, node, "type", ast.Tuple(fewer, ast.Load()))
         case ast.Raise(exc=ast.Call(func=function)):
             yield "error class", partial(_become, function, ast.Name("RuntimeError", ast.Load()))
         case ast.UnaryOp(op=ast.Not() | ast.Invert() | ast.USub()) if not isinstance(node.operand, ast.Constant):

@@ -12,6 +12,7 @@ import time
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -146,8 +147,7 @@ def test_other_models_are_refused_or_run_on_torch_without_a_word_to_users(tokeni
 
 
 def test_batches_are_full_hold_every_text_and_are_shared_by_threads(monkeypatch):
-    texts = [f"text {number}" for number in range(10)]
-    assert [(part.start, part.stop) for part in batches(texts, 4)] == [(0, 4), (4, 8), (8, 10)]
+    assert batches(["text"] * 10, 4) == [slice(0, 4), slice(4, 8), slice(8, 10)]
     parts = batches(["a" * 600_000, "b" * 600_000, "c"], 9)
     assert (parts[0].stop, parts[-1].stop) == (1, 3)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -229,9 +229,9 @@ def test_a_prompt_counts_as_the_rest_also_by_default(embedder):
     vector = embedder.encode("a dull film")
     named = other.explain("the film", vector, "query")
     other.default_prompt_name = "query"
-    alone = [(token.text, token.start, token.stop) for token in embedder.explain("the film", vector).tokens]
+    alone = embedder.explain("the film", vector).tokens
     for found in (named, other.explain("the film", vector)):
-        assert [(token.text, token.start, token.stop) for token in found.tokens] == alone
+        assert [replace(token, weight=0) for token in found.tokens] == [replace(token, weight=0) for token in alone]
         assert found.cosine == pytest.approx(float(embedder.encode("search: the film") @ vector), abs=2e-5)
 
 
@@ -399,16 +399,14 @@ def test_a_bomb_takes_no_memory(embedder):
     bomb = document_state.MAGIC + zlib.compress(bytes(200_000_000), 1)
     tracemalloc.start()
     assert error(embedder.state, bomb).startswith(NO_STATE)
-    _, peak = tracemalloc.get_traced_memory()
+    assert tracemalloc.get_traced_memory()[1] < 60_000_000
     tracemalloc.stop()
-    assert peak < 60_000_000
 
 
 def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
     make_model(tokenizer, positions="absolute").save_pretrained(str(tmp_path))
     embedder = Embedder.load(tmp_path)
-    kind = embedder.state()._kind
-    m = embedder.dimension
+    kind, m = embedder.state()._kind, embedder.dimension
     for n, value, times in ((1, np.nan, 1), (1, np.inf, 1), (-1, 1.0, 1), (1 << 60, 1.0, 1), (1, 1.0, 2)):
         sums = document_state.rows(kind.row, 1, n, np.ones(m), np.ones(m), np.full(m, value), np.ones((m, m)))
         stored = packed([embedder.fingerprint, "a", "b", [1, 0, 1, 1, 1]], sums.tobytes() * times)
@@ -450,14 +448,12 @@ def test_weights_written_to_in_place_are_refused(tokenizer, tmp_path, change):
     file = tmp_path / "model.safetensors"
     os.utime(file, (1, 1))
     model, unread = Embedder.load(tmp_path), Embedder.load(tmp_path)
-    vector, state = model.encode("a cat"), model.state()
-    state.add("a cat sat " * 200)
+    vector, state = model.encode("a cat"), state_of(model, "a cat sat " * 200)
     change(file)
-    message = f"{file}: the file was overwritten while its model was in use; load the model again"
     calls = [lambda: model.encode("a cat"), lambda: model.encode("a dog"), lambda: model.explain("a cat", vector)]
     calls += [state.embedding, lambda: unread.encode("a cat"), lambda: unread.fingerprint, lambda: pickle.dumps(unread)]
     for call in calls:
-        assert error(call) == message
+        assert error(call) == f"{file}: the file was overwritten while its model was in use; load the model again"
 
 
 def test_a_fingerprint_is_that_of_the_maximum_length_in_use(tokenizer, tmp_path):
