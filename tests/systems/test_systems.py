@@ -214,6 +214,7 @@ def test_untrained_encoders(tokenizer, shipped_model):
     assert torch.equal(torch.get_rng_state(), state)
     np.testing.assert_array_equal(first.encode(SENTENCES), again.encode(SENTENCES))
     assert np.abs(first.encode(SENTENCES) - other.encode(SENTENCES)).max() > 0.1
+    assert first.encode(["cat"]).shape == (1, 16)
     assert untrained("mean", tokenizer).get_embedding_dimension() == 256
     # Without a tokenizer they have the shipped table.
     assert torch.equal(untrained("san", seed=1)[0].embedding.weight, shipped_model[0].embedding.weight)
