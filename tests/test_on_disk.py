@@ -25,24 +25,6 @@ from tests.helpers.disk import ALL, NAMES, NONE, Disk, Event, Tree, Way, events,
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 
 
-def recorded(work: Path, library: Path, *arguments: str) -> list[Event]:
-    environment = os.environ | {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.helpers.acknowledged", str(work), *arguments]
-    subprocess.run(command, check=True, cwd=PACKAGE.parent, env=environment, capture_output=True)
-    return list(events(work / "record"))
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("work")
-
-
-@pytest.fixture(scope="module")
-def record(work, faults_library, tiny_model_path) -> list[Event]:
-    """All that a process does to a disk that acknowledges changes and outputs of every kind."""
-    return recorded(work, faults_library, "FULL", str(tiny_model_path))
-
-
 class Reader:
     """Reads what a power cut leaves of outputs, each state once."""
 
@@ -54,9 +36,7 @@ class Reader:
         return {name: self._of(name, left) for name, left in tree.items() if name[0] != "."}
 
     def _of(self, name: str, left: Tree | bytes) -> tuple[Any, Any]:
-        digest = hashlib.sha256(name.encode())
-        _update(digest, left)
-        key = digest.digest()
+        key = hashlib.sha256(repr((name, left)).encode()).digest()
         if key not in self.found:
             path = self.scratch / str(len(self.found)) / name
             path.parent.mkdir(parents=True)
@@ -67,15 +47,6 @@ class Reader:
                 self.found[key] = error, None
             shutil.rmtree(path.parent)
         return self.found[key]
-
-
-def _update(digest: Any, left: Tree | bytes) -> None:
-    if isinstance(left, bytes):
-        digest.update(b"%d " % len(left) + left)
-        return
-    for name, inside in left.items():
-        digest.update(f"{len(left)} {name} ".encode())
-        _update(digest, inside)
 
 
 def _content(path: Path) -> tuple[Any, Any]:
@@ -92,29 +63,28 @@ def _content(path: Path) -> tuple[Any, Any]:
             faiss = file.read_bytes() if file and file.exists() else None
             return (documents, vectors), (index.settings, record, faiss, index.deleted_rows())
     files = {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    if path.name == "parquet":
-        if not (path / "_collection.json").exists():
-            return None, None
-        with open_store(path) as store:
-            return None, (
-                sorted((row.id, row.text, row.embedding.tobytes()) for row in store.documents()),
-                store.notes(""),
-            )
-    return files, None
+    if path.name != "parquet":
+        return files, None
+    if "_collection.json" not in map(str, files):
+        return None, None
+    with open_store(path) as store:
+        return None, (sorted((row.id, row.text, row.embedding.tobytes()) for row in store.documents()), store.notes(""))
 
 
 class Cuts:
-    """Power cuts during a recorded process."""
+    """Power cuts during a process that acknowledges what it writes, see acknowledged.py for its arguments."""
 
-    def __init__(self, work: Path, record: list[Event], read: Reader) -> None:
-        self.disk, self.record, self.read = work / "disk", record, read
-        self.tried = 0
+    def __init__(self, work: Path, library: Path, *arguments: str) -> None:
+        environment = os.environ | {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "tests.helpers.acknowledged", str(work), *arguments]
+        subprocess.run(command, check=True, cwd=PACKAGE.parent, env=environment, capture_output=True)
+        self.disk, self.record, self.read = work / "disk", list(events(work / "record")), Reader(work / "left")
         # The outputs at each acknowledgment.
         self.acknowledged: list[dict[str, tuple[Any, Any]]] = []
         state = Disk(self.disk)
-        for event in record:
+        for event in self.record:
             if event.kind == "a":
-                self.acknowledged.append(read(state.left(ALL)))
+                self.acknowledged.append(self.read(state.left(ALL)))
             state.apply(event)
         assert not [each for each in self.acknowledged for left, _ in each.values() if isinstance(left, Exception)]
         # The record is complete: after all its events the disk is as it is.
@@ -136,7 +106,6 @@ class Cuts:
         for number, event in enumerate(self.record):
             cut = event.kind == "a" or (event.kind in "SRX" and number % every == 0)
             for way in ways if cut else ():
-                self.tried += 1
                 found = self.read(state.left(way))
                 for name in {*before, *wanted, *(found if event.kind == "a" else ())}:
                     old, new, left = (each.get(name, (None, None)) for each in (before, wanted, found))
@@ -145,17 +114,14 @@ class Cuts:
                         yield f"event {number} ({event.kind} {event.path}), {way}: {name}: {left!r:.300}"
             if event.kind == "a":
                 before, wanted = wanted, next(acknowledged, wanted)
-            if event.kind == "f":
-                line = event.path
             if event.kind != "S" or not dropped(event, line):
                 state.apply(event)
-            if event.kind == "S":
-                line = ""
+            line = event.path if event.kind == "f" else "" if event.kind == "S" else line
 
 
 @pytest.fixture(scope="module")
-def cuts(work, record, tmp_path_factory) -> Cuts:
-    return Cuts(work, record, Reader(tmp_path_factory.mktemp("left")))
+def cuts(tmp_path_factory, faults_library, tiny_model_path) -> Cuts:
+    return Cuts(tmp_path_factory.mktemp("work"), faults_library, "FULL", str(tiny_model_path))
 
 
 def test_a_power_cut_loses_nothing_that_is_acknowledged(cuts):
@@ -178,5 +144,4 @@ def test_each_fsync_of_ours_is_needed(cuts):
 
 def test_the_log_of_sqlite_must_be_synced_at_each_commit(cuts, tmp_path, faults_library):
     assert next(cuts.losses([NONE], dropped=lambda event, line: event.path.endswith("-wal")), None)
-    cuts = Cuts(tmp_path, recorded(tmp_path, faults_library, "NORMAL"), Reader(tmp_path / "left"))
-    assert next(cuts.losses([NONE]), None)
+    assert next(Cuts(tmp_path, faults_library, "NORMAL").losses([NONE]), None)

@@ -7,8 +7,7 @@ each on their own. All else may be lost in part, whole blocks or names of it, in
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from os.path import normpath
 from pathlib import Path
@@ -42,20 +41,25 @@ def events(record: Path) -> Iterator[Event]:
             yield Event(kind, int(number), path, other, file.read(int(size)))
 
 
-@dataclass(eq=False)
-class File:
-    """The bytes of a file now, as they were last synced, and the writes and sizes since then."""
+class Node:
+    """What a file or a folder holds now, held when it was last synced, and the changes since then."""
 
-    now: bytearray = field(default_factory=bytearray)
-    synced: bytes = b""
-    changes: list[tuple[int, bytes | None]] = field(default_factory=list)
+    def __init__(self, now: Any, changed: Callable[..., None]) -> None:
+        self.now, self.synced, self.changes, self.changed = now, now.copy(), [], changed
 
-    def change(self, place: int, data: bytes | None) -> None:
-        self.changes.append((place, data))
-        _put(self.now, place, data)
+    def change(self, *values: Any) -> None:
+        self.changes.append(values)
+        self.changed(self.now, *values)
 
     def sync(self) -> None:
-        self.synced, self.changes = bytes(self.now), []
+        self.synced, self.changes = self.now.copy(), []
+
+
+class File(Node):
+    """Bytes, and the writes and sizes."""
+
+    def __init__(self, now: bytes = b"") -> None:
+        super().__init__(bytearray(now), _put)
 
     def left(self, way: Way) -> bytes:
         if way is ALL or not self.changes:
@@ -84,31 +88,22 @@ def _put(content: bytearray, place: int, data: bytes | None) -> None:
         content[place : place + len(data)] = data
 
 
-@dataclass(eq=False)
-class Folder:
-    """The names in a folder now, as they were last synced, and the changes since then; None: no such name."""
+class Folder(Node):
+    """Files and folders by their names; None in a change: no such name."""
 
-    now: dict[str, File | Folder] = field(default_factory=dict)
-    synced: dict[str, File | Folder] = field(default_factory=dict)
-    changes: list[dict[str, File | Folder | None]] = field(default_factory=list)
-
-    def change(self, names: dict[str, File | Folder | None]) -> None:
-        self.changes.append(names)
-        _rename(self.now, names)
-
-    def sync(self) -> None:
-        self.synced, self.changes = dict(self.now), []
+    def __init__(self, now: dict[str, Node] | None = None) -> None:
+        super().__init__(now or {}, _rename)
 
     def left(self, way: Way) -> Tree:
         found = dict(self.now if way is ALL or way is NAMES else self.synced)
         if isinstance(way, random.Random):
-            for names in self.changes:
+            for (names,) in self.changes:
                 if way.random() < 0.5:
                     _rename(found, names)
         return {name: node.left(way) for name, node in sorted(found.items()) if not name.endswith("-shm")}
 
 
-def _rename(found: dict[str, File | Folder], names: dict[str, File | Folder | None]) -> None:
+def _rename(found: dict[str, Node], names: dict[str, Node | None]) -> None:
     for name, node in names.items():
         found.pop(name, None)
         if node is not None:
@@ -133,10 +128,6 @@ class Disk:
             folder = folder.now[home]
         return folder, name
 
-    def _node(self, path: str) -> Any:
-        folder, name = self._at(path)
-        return folder.now[name] if name else folder
-
     def apply(self, event: Event) -> None:
         """Change the folder as an event did; remarks change nothing."""
         if event.kind.islower():
@@ -144,11 +135,9 @@ class Disk:
         kind, number, path, other, data = event
         folder, name = self._at(path)
         if kind == "S":
-            self._node(path).sync()
-        elif kind == "W":
-            folder.now[name].change(number, data)
-        elif kind == "T":
-            folder.now[name].change(number, None)
+            (folder.now[name] if name else folder).sync()
+        elif kind in "WT":
+            folder.now[name].change(number, data if kind == "W" else None)
         elif kind in "CV":
             if name not in folder.now:
                 # Rust renames a finished file in a system call that is not recorded.
@@ -172,11 +161,8 @@ class Disk:
         return self.root.left(way)
 
 
-def _read(path: Path) -> Folder | File:
-    if path.is_dir():
-        names = {each.name: _read(each) for each in path.iterdir()}
-        return Folder(names, dict(names))
-    return File(bytearray(path.read_bytes()), path.read_bytes())
+def _read(path: Path) -> Node:
+    return Folder({each.name: _read(each) for each in path.iterdir()}) if path.is_dir() else File(path.read_bytes())
 
 
 def write(tree: Tree | bytes, path: Path) -> None:

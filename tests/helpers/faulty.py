@@ -65,15 +65,6 @@ def content(folder: Path) -> dict[str, Any]:
     return found
 
 
-def digest(folder: Path) -> str:
-    """Return a hash of all names and contents in a folder."""
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        content = path.read_bytes() if path.is_file() else b""
-        found.update(f"{path.relative_to(folder)} {len(content)}\n".encode() + content)
-    return found.hexdigest()
-
-
 def run(
     folder: Path,
     command: list[str],
@@ -193,11 +184,12 @@ class Trials:
         moments = {calls[number - 1] for number in self.moments(len(calls))}
         for number in range(len(history) + 1):
             for way in (NONE, NAMES, random.Random(number), random.Random(-number)) if number in moments else ():
-                shutil.rmtree(folder)
-                write(disk.left(way), folder)
-                done, state = number == len(history), digest(folder)
-                if (done, state) not in seen:
-                    seen.add((done, state))
+                left, done = disk.left(way), number == len(history)
+                state = hashlib.sha256(repr((done, left)).encode()).digest()
+                if state not in seen:
+                    seen.add(state)
+                    shutil.rmtree(folder)
+                    write(left, folder)
                     yield self.is_after(folder, done, f"event {number} of {len(history)}, {way}")
             if number < len(history):
                 disk.apply(history[number])

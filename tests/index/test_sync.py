@@ -7,6 +7,7 @@ import shutil
 import unicodedata
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import openpyxl
 import pandas
@@ -14,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ctx_embed import SearchIndex
-from ctx_embed.cli.index.sync import summary
 from ctx_embed.errors import installation
 from ctx_embed.index import sync, writer
 from ctx_embed.index.build import build_index
@@ -42,13 +42,17 @@ FILES = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path):
-    folder = tmp_path / "notes"
-    (folder / "sub").mkdir(parents=True)
-    for name, content in FILES.items():
+def put(folder: Path, files: dict[str, str]) -> Path:
+    """Write texts to files of a folder, by name."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return put(tmp_path / "notes", FILES)
 
 
 @pytest.fixture
@@ -76,7 +80,7 @@ def at(index, wanted: str) -> Document:
 IDS = ["a.md", "plain.json", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]
 
 
-def test_a_folder_becomes_documents(index, folder, tmp_path, hash_model):
+def test_a_folder_becomes_documents(index, folder):
     synced = index.sync(folder)
     assert ids(index) == IDS
     assert (synced.added, synced.documents, synced.unchanged) == (6, 8, 0)
@@ -90,29 +94,21 @@ def test_a_folder_becomes_documents(index, folder, tmp_path, hash_model):
     hits = [hit for hit in index.search("anything", k=50) if hit.id == "a.md"]
     assert sorted(hit.text.split("\n")[0] for hit in hits) == ["# Title", "## Part 1", "## Part 2", "## Part 3"]
     assert synced.passages == 7 + len(hits)
-    # An exported index builds again.
-    assert index.export(tmp_path / "out") == synced.passages
-    assert build_index(tmp_path / "out.jsonl", tmp_path / "again", model=hash_model).documents == synced.passages
-    with SearchIndex.open(tmp_path / "again", hash_model) as again:
-        assert {document.metadata.get("document") for document in again.documents()} == {None, "a.md"}
 
 
 def test_each_record_names_its_line_or_its_row_and_sheet_and_each_passage_its_page(index, tmp_path):
-    (folder := tmp_path / "tables").mkdir()
-    book = openpyxl.Workbook()
+    tables = {"list.json": '[{"text": "four"}, {"text": "five"}]', "lines.csv": 'text\n"six\nseven"\neight\n'}
+    folder, book = put(tmp_path / "tables", tables), openpyxl.Workbook()
     for name, rows in (("First", [["text"], ["one"], [None], ["two"]]), ("Second", [[], ["text"], ["three"]])):
         sheet = book.create_sheet(name)
         for row in rows:
             sheet.append(row)
     book.save(folder / "book.xlsx")
-    (folder / "list.json").write_text('[{"text": "four"}, {"text": "five"}]')
-    (folder / "lines.csv").write_text('text\n"six\nseven"\neight\n')
     pdf(folder / "report.pdf")
     index.sync(folder)
     found = {document.text: document.metadata for document in index.documents()}
-    assert {text: book[at["sheet"]].cell(at["row"], 1).value for text, at in found.items() if "sheet" in at} == {
-        text: text for text in ("one", "two", "three")
-    }
+    cells = {text: book[at["sheet"]].cell(at["row"], 1).value for text, at in found.items() if "sheet" in at}
+    assert cells == {text: text for text in ("one", "two", "three")}
     assert [found[text].get("row") for text in ("four", "five", "eight")] == [1, 2, None]
     assert [found[text]["line"] for text in ("six\nseven", "eight")] == [3, 4]
     assert index.get("report.pdf").metadata["page"] == 1
@@ -130,25 +126,18 @@ def test_only_differences_are_read_and_a_record_that_is_gone_is_removed(index, f
     index.sync(folder)
     assert index.search("title", where="modified < '2000'") == []
     index.add(["by hand"], ["own"])
-    seen = len(hash_model.seen)
-    read = []
-
-    def noted(file):
-        read.append(os.path.basename(file.path))
-        return hashed(file)
-
-    monkeypatch.setattr(sync, "content_hash", noted)
+    seen, read = len(hash_model.seen), []
+    monkeypatch.setattr(sync, "content_hash", lambda file: read.append(file.source) or hashed(file))
     again = index.sync(folder)
     assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 6)
     assert again.skipped == {"hidden": 1, "empty": 1, "binary": 1}
     assert read == []
-    (folder / "sub" / "b.txt").write_text("one line\n\nchanged")
-    (folder / "new.md").write_text("new")
+    put(folder, {"sub/b.txt": "one line\n\nchanged", "new.md": "new"})
     os.utime(folder / "a.md", (1, 1))
     os.remove(folder / "table.csv")
     again = index.sync(folder)
     assert (again.added, again.changed, again.removed, again.unchanged) == (1, 1, 1, 4)
-    assert sorted(set(read)) == ["a.md", "b.txt", "new.md"]
+    assert sorted(set(read)) == ["a.md", "new.md", "sub/b.txt"]
     assert hash_model.seen[seen:] == ["new", "one line\n\nchanged"]
     assert ids(index) == sorted({*IDS, "new.md", "own"} - {"table.csv:2", "table.csv:3"})
     assert {hit.id for hit in index.search("title", where="modified < '2000'")} == {"a.md"}
@@ -156,13 +145,12 @@ def test_only_differences_are_read_and_a_record_that_is_gone_is_removed(index, f
     shutil.rmtree(folder / "sub")
     assert index.sync(folder).removed == 2
     assert "sub/b.txt" not in index
-    (folder / "rows.jsonl").write_text('{"id": "r2", "text": "another"}\n{"text": "without id"}\n')
+    put(folder, {"rows.jsonl": '{"id": "r2", "text": "another"}\n{"text": "without id"}\n'})
     seen = len(hash_model.seen)
     assert index.sync(folder).changed == 1
     assert "r1" not in index
     assert hash_model.seen[seen:] == ["another"]
-    (folder / "a0.jsonl").write_text('{"id": "r2", "text": "moved"}\n')
-    (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
+    put(folder, {"a0.jsonl": '{"id": "r2", "text": "moved"}\n', "rows.jsonl": '{"id": "r3", "text": "other"}\n'})
     index.sync(folder)
     assert (index.get("r2").text, index.get("r3").text) == ("moved", "other")
 
@@ -172,18 +160,17 @@ def test_an_edit_that_keeps_size_and_time_is_read_and_the_same_text_is_not(index
     """A file is put in another's place, as mv, rsync, tar and git do, or written over, as cp -a does."""
     file, old, new = folder / "sub/b.txt", "the first text", "another text!!"
 
-    def put(text: str) -> None:
+    def write(text: str) -> None:
         """Give the file a text, and the size and the modification time that it has."""
         path = tmp_path / "other" if tool == "replace" else file
         path.write_text(text)
         os.utime(path, ns=(10**18, 10**18))
         os.replace(path, file)
 
-    put(old)
+    write(old)
     index.sync(folder)
     seen = len(hash_model.seen)
-    put(new)
-    assert (file.stat().st_size, file.stat().st_mtime_ns) == (len(old), 10**18)
+    write(new)
     assert index.sync(folder, dry_run=True).changed == 1
     synced = index.sync(folder)
     assert (synced.changed, synced.unchanged, synced.documents) == (1, 5, 1)
@@ -191,7 +178,7 @@ def test_an_edit_that_keeps_size_and_time_is_read_and_the_same_text_is_not(index
     assert hash_model.seen[seen:] == [new]
     edited = index._folder.state()
     # The same text in other files, as after a move to another disk: hashed, and neither embedded nor changed.
-    put(new)
+    write(new)
     shutil.copytree(folder, tmp_path / "moved")
     shutil.rmtree(folder)
     (tmp_path / "moved").rename(folder)
@@ -212,46 +199,41 @@ def test_checksums_show_what_the_system_does_not(index, folder, hash_model, monk
         store.run("UPDATE files SET modified = ?, inode = ?, changed = ?, size = ? WHERE source = 'sub/b.txt'", facts)
     assert index.sync(folder).changed == 0
     monkeypatch.setattr(sync, "content_hash", lambda file: read.append(file.source) or hashed(file))
-    assert index.sync(folder, checksum=True, dry_run=True).changed == 1
+    dry = index.sync(folder, checksum=True, dry_run=True)
+    assert (dry.changed, dry.unchanged) == (1, 5)
     read.clear()
-    said = summary(index.sync(folder, checksum=True, dry_run=True), "i", "would be ")
-    assert "1 file would be changed, 5 unchanged" in said
     assert index.sync(folder, checksum=True).changed == 1
     assert set(FILES) - {".hidden", "image.png"} <= set(read)
     assert hash_model.seen[seen:] == ["one line\n\nanother text"]
     assert index.sync(folder, checksum=True).unchanged == 6
 
 
-@pytest.mark.parametrize(
-    ("unit", "expected"),
-    [
-        ("files", ["a.md", "plain.json", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]),
-        ("lines", ["plain.json:1", "plain.json:2", "sub/b.txt:1", "sub/b.txt:3"]),
-        ("paragraphs", ["sub/b.txt:1", "sub/b.txt:3", "sub/code.py:1"]),
-        ("records", ["a.md", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]),
-    ],
-)
-def test_what_a_document_is(index, folder, unit, expected):
-    synced = index.sync(folder, documents=unit)
-    found = ids(index)
-    assert set(expected) <= set(found)
-    if unit in ("files", "records"):
-        assert found == expected
-    assert list(synced.failed) == (["plain.json"] if unit == "records" else [])
-    if unit in ("lines", "paragraphs"):
-        assert (at(index, "sub/b.txt:3").text, at(index, "sub/b.txt:3").metadata["line"]) == ("another line", 3)
-    # Another choice replaces all documents of the folder, and is kept.
-    assert index.sync(folder, documents="files").changed == (0 if unit == "files" else synced.added)
-    index.sync(folder)
-    assert ids(index) == ["a.md", "plain.json", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]
+def test_what_a_document_is(index, folder):
+    files = [*sorted(FILES.keys() - {".hidden", "empty.txt", "image.png"})]
+    for unit, some in (
+        ("lines", {"plain.json:1", "plain.json:2", "sub/b.txt:1", "sub/b.txt:3"}),
+        ("paragraphs", {"sub/b.txt:1", "sub/b.txt:3", "sub/code.py:1"}),
+        ("records", {*IDS}),
+    ):
+        synced = index.sync(folder, documents=unit)
+        found = {place(document): document for document in index}
+        assert found.keys() >= some
+        assert list(synced.failed) == (["plain.json"] if unit == "records" else [])
+        if unit == "records":
+            assert found.keys() == some
+        else:
+            assert (found["sub/b.txt:3"].text, found["sub/b.txt:3"].metadata["line"]) == ("another line", 3)
+        # Another choice replaces all documents of the folder, and is kept.
+        assert index.sync(folder, documents="files").changed == len(files)
+        assert index.sync(folder).unchanged == len(files)
+        assert ids(index) == files
 
 
 def test_a_name_means_the_same_in_any_unicode_form(index, tmp_path):
     """Composed as keyboards write é, or decomposed as macOS does."""
     folder, wanted = tmp_path / "notes", "privé/thé.md"
     decomposed = unicodedata.normalize("NFD", wanted)
-    (folder / decomposed).parent.mkdir(parents=True)
-    (folder / decomposed).write_text("Tea is dear.\n")
+    put(folder, {decomposed: "Tea is dear.\n"})
     assert (index.sync(folder).added, index.sync(folder).unchanged) == (1, 1)
     for name in (wanted, decomposed):
         assert index.get(name).metadata["source"] == wanted
@@ -279,8 +261,7 @@ def test_globs_are_stored_what_they_leave_out_is_removed_and_one_that_matches_no
 
 def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder, monkeypatch):
     # What is too large to read, such as the image of a disk, is not hashed.
-    content_hash = sync.content_hash
-    monkeypatch.setattr(sync, "content_hash", lambda file: content_hash(file) if file.size < 1 << 30 else 1 / 0)
+    monkeypatch.setattr(sync, "content_hash", lambda file: hashed(file) if file.size < 1 << 30 else 1 / 0)
     with (folder / "disk.log").open("wb") as disk:
         disk.truncate(1 << 40)
     (folder / "bad.pdf").write_text("%PDF-1.4 nothing")
@@ -294,7 +275,7 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder, mon
         ("large.jsonl", f'{{"text": "x", "id": {10**30}}}', f"document 2: the id {10**30} does not fit into 64 bits"),
         ("twice.jsonl", '{"text": "x", "id": 7}\n{"text": "y", "id": 7}', "line 3: the id '7' comes twice"),
     ):
-        (folder / name).write_text(f'{{"text": "fine"}}\n{record}\n')
+        put(folder, {name: f'{{"text": "fine"}}\n{record}\n'})
         expected[name] = reason
     for _ in range(2):
         failed = index.sync(folder).failed
@@ -304,11 +285,8 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder, mon
     # Messages are one printable line, and shorten long names.
     for name in expected:
         (folder / name).unlink()
-    (folder / "a\nb\x1b[31m.pdf").write_text("no")
-    long = folder / ("d" * 200) / ("e" * 200)
-    long.mkdir(parents=True)
-    (long / "broken.pdf").write_text("no")
-    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
+    long = f"{'d' * 200}/{'e' * 200}/broken.pdf"
+    put(folder, dict.fromkeys(["a\nb\x1b[31m.pdf", long, os.fsdecode(b"caf\xe9.txt")], "no"))
     message = index.sync(folder).left_out
     assert message.isprintable()
     for said in ("a?b?[31m.pdf (not PDF", "caf?.txt (its name is not UTF-8)", "broken.pdf (not PDF"):
@@ -338,9 +316,7 @@ def test_a_download_that_was_cut_short_leaves_the_former_text(index, folder):
     whole.unlink()
     assert index.sync(folder).removed == 1
     # An emptied text is removed, and a table without records is empty.
-    (folder / "a.md").write_text("\n")
-    (folder / "rows.jsonl").write_text(FILES["rows.jsonl"])
-    (folder / "none.csv").write_text("text,n\n")
+    put(folder, {"a.md": "\n", "rows.jsonl": FILES["rows.jsonl"], "none.csv": "text,n\n"})
     synced = index.sync(folder)
     assert (synced.failed, synced.skipped["empty"], synced.removed) == ({}, 3, 1)
     assert "a.md" not in index
@@ -374,8 +350,8 @@ def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now, 
 
 def test_a_change_of_the_same_size_while_a_file_is_read(index, folder, monkeypatch):
     def changing(file):
-        if file.path.endswith("b.txt"):
-            (folder / "sub" / "b.txt").write_text("two line\n\nanother line\n")
+        if file.source == "sub/b.txt":
+            put(folder, {file.source: "two line\n\nanother line\n"})
         return hashed(file)
 
     with monkeypatch.context() as patched:
@@ -405,9 +381,7 @@ def test_what_was_left_out_is_read_once_its_library_is_installed_or_its_id_free(
 
 def test_a_second_folder_is_named(index, folder, tmp_path):
     index.sync(folder)
-    other = tmp_path / "more"
-    other.mkdir()
-    (other / "a.md").write_text("of the other")
+    other = put(tmp_path / "more", {"a.md": "of the other"})
     index.sync(other)
     assert index.get("more/a.md").metadata["source"] == "more/a.md"
     assert index.get("a.md").metadata["title"] == "Title"
@@ -419,15 +393,13 @@ def test_a_second_folder_is_named(index, folder, tmp_path):
     assert "the index follows another folder of this name" in error(index.sync, third)
     # A folder that is gone is no other folder.
     folder.rename(tmp_path / "unmounted")
-    third.rename(tmp_path / "third")
-    (tmp_path / "third" / "a.md").write_text("not that file")
-    assert index.sync(tmp_path / "third").added == 1
+    assert index.sync(put(tmp_path / "third", {"a.md": "not that file"})).added == 1
     assert ids(index) == sorted([*IDS, "third/a.md"])
 
 
 def test_a_folder_that_cannot_be_listed_keeps_its_documents(index, folder, monkeypatch):
     index.sync(folder)
-    (folder / "sub.txt").write_text("sorts before the files in sub/")
+    put(folder, {"sub.txt": "sorts before the files in sub/"})
     listed = os.scandir
 
     def failing(path):
@@ -446,11 +418,7 @@ def test_a_folder_that_cannot_be_listed_keeps_its_documents(index, folder, monke
 def many(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "STEP_DOCUMENTS", 8)
     monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 8)
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(40):
-        (folder / f"{number:02}.txt").write_text(f"text {number}")
-    return folder
+    return put(tmp_path / "many", {f"{number:02}.txt": f"text {number}" for number in range(40)})
 
 
 def test_an_interrupted_run_or_build_is_continued(index, tmp_path, many, hash_model):
@@ -459,8 +427,7 @@ def test_an_interrupted_run_or_build_is_continued(index, tmp_path, many, hash_mo
         index.sync(many)
     assert len(index) == 16
     index.embedder.backend = HashModel()
-    synced = index.sync(many)
-    assert (synced.added, synced.unchanged) == (24, 16)
+    assert vars(index.sync(many)).items() >= {"added": 24, "unchanged": 16}.items()
     path = tmp_path / "built"
     with pytest.raises(KeyboardInterrupt):
         build_index(many, path, model=Interrupting(24))
@@ -473,10 +440,8 @@ def test_an_interrupted_run_or_build_is_continued(index, tmp_path, many, hash_mo
 
 
 def test_a_build_from_folders_and_files(tmp_path, folder, hash_model):
-    lines = tmp_path / "lines.txt"
-    lines.write_text("line one\nline two\n")
     # An index inside its folder is not read.
-    path = folder / "built"
+    lines, path = put(tmp_path, {"lines.txt": "line one\nline two\n"}) / "lines.txt", folder / "built"
     build = partial(build_index, path=path, model=hash_model)
     built = build([lines, folder])
     assert (built.documents, built.folders.documents) == (10, 8)
@@ -502,30 +467,23 @@ def test_named_files_of_other_formats(tmp_path, hash_model):
     with SearchIndex.open(path, hash_model) as index:
         assert index.ids() == [(tmp_path / "report.pdf").as_posix()]
         assert len(index.search("x")) == 2
-    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
+    put(tmp_path, {"a.txt": "one\ntwo\n\nthree\n"})
     for unit, count in ((None, 3), ("lines", 3), ("paragraphs", 2), ("files", 1)):
         assert build(tmp_path / "a.txt", documents=unit).documents == count
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    for encoding in (None, "latin-1"):
-        build(tmp_path / "latin.txt", encoding=encoding)
-        with SearchIndex.open(path, hash_model) as index:
-            assert index.get(0).text == "café"
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9 \xa4\n")
+    build(tmp_path / "a.txt", encoding="iso-8859-15")
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.get(0).text == "café €"
 
 
 def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("text\n")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / ".x").write_text("x")
+    monkeypatch.chdir(put(tmp_path, {"a.txt": "text\n", "empty/.x": "x"}))
     for sources, options, message in (
         ([], {}, "no source of documents: give a file, a folder or - (standard input)"),
-        (["-", "-"], {}, "standard input is named twice, but can be read only once"),
         ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
         (".", {"embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
         ("a.txt", {"documents": "line"}, "unknown documents 'line': did you mean 'lines'? known are"),
         ("a.txt", {"documents": "records"}, "a.txt: only tables and JSONL have records"),
-        ("a.pdf", {}, "a.pdf: no such file"),
-        ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
         ("empty", {}, "empty: no file that can be read; skipped 1 hidden"),
     ):
         assert error(build_index, sources, **{"path": "built", "model": hash_model, **options}).startswith(message)
@@ -534,10 +492,8 @@ def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model):
 
 def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, hash_model):
     SearchIndex.create(tmp_path / "other", hash_model).close()
-    latin = tmp_path / os.fsdecode(b"caf\xe9")
-    latin.mkdir()
-    (latin / "a.txt").write_text("text")
-    (tmp_path / "file").write_text("x")
+    latin = put(tmp_path / os.fsdecode(b"caf\xe9"), {"a.txt": "text"})
+    put(tmp_path, {"file": "x"})
     assert "must be a folder, got a file" in error(index.sync, tmp_path / "file")
     for run in (index.sync, partial(build_index, path=tmp_path / "built", model=hash_model)):
         said = f"{tmp_path / 'other'}: must be a folder of documents, got a search index"
@@ -546,20 +502,13 @@ def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, ha
     assert not any(path.name.startswith("built") for path in tmp_path.iterdir())
 
 
-def test_dates_and_numbers_of_any_size(index, folder, tmp_path, hash_model):
+def test_dates_and_numbers_of_any_size(index, folder):
+    digits = "9" * 5000
+    put(folder, {"int.jsonl": f'{{"text": "a", "n": {10**30}}}\n', "digits.csv": f"text,n\na,{digits}\nb,1.{digits}\n"})
     os.utime(folder / "a.md", (10**10, 10**10))
-    index.sync(folder)
+    assert index.sync(folder).documents == len(IDS) + 3
     assert index.get("a.md").metadata["modified"].startswith("2262-04-11")
     assert index.sync(folder).changed == 0
-    build = partial(build_index, path=tmp_path / "built", model=hash_model, mode="overwrite")
-    digits = "9" * 5000
-    for name, content in (
-        ("int.jsonl", f'{{"text": "a", "n": {10**30}}}\n'),
-        ("digits.csv", f"text,n\na,{digits}\n"),
-        ("float.csv", f"text,n\na,1.{digits}\n"),
-    ):
-        (tmp_path / name).write_text(content)
-        assert build(tmp_path / name).documents == 1
 
 
 def test_a_changed_file_brings_deleted_documents_back_and_keeps_metadata_that_people_set(index, folder):
@@ -571,23 +520,19 @@ def test_a_changed_file_brings_deleted_documents_back_and_keeps_metadata_that_pe
     assert index.verify() == []
     assert index.sync(folder).unchanged == 6
     assert ids(index) == sorted({*IDS} - {"sub/b.txt", "table.csv:2"})
-    (folder / "sub/b.txt").write_text("another text")
-    (folder / "table.csv").write_text("text,n\nfirst again,1\nsecond,2\n")
+    put(folder, {"sub/b.txt": "another text", "table.csv": "text,n\nfirst again,1\nsecond,2\n"})
     synced = index.sync(folder)
     assert (synced.changed, synced.documents) == (2, 3)
     assert ids(index) == IDS
-    assert index.verify() == []
     index.update_metadata("a.md", {"stars": 5, "title": "By hand"})
-    (folder / "a.md").write_text("# Alpha\n\nAnother text about the first letter.")
-    index.sync(folder)
+    index.sync(put(folder, {"a.md": "# Alpha\n\nAnother text about the first letter."}))
     found = index.get("a.md")
     assert "Another text" in found.text
     assert (found.metadata["stars"], found.metadata["title"]) == (5, "By hand")
     index.update_metadata("a.md", {"stars": None, "source": "elsewhere"})
     os.utime(folder / "a.md", ns=(10**18, 10**18))
     index.sync(folder)
-    (folder / "a.md").write_text("# Alpha\n\nA third text.")
-    index.sync(folder)
+    index.sync(put(folder, {"a.md": "# Alpha\n\nA third text."}))
     metadata = index.get("a.md").metadata
     assert metadata.keys() == {"source", "title", "modified", "line"}
     assert (metadata["source"], metadata["modified"] > "2020") == ("elsewhere", True)
@@ -623,22 +568,14 @@ def test_a_folder_that_lost_most_of_its_files_is_refused(index, folder, many, tm
     assert (synced.removed, synced.added) == (21, 9)
 
 
-@pytest.fixture
-def located(tmp_path, hash_model, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "a.md").write_text("# Title\n\nFirst line.\nSecond line.\n")
-    with SearchIndex.create(tmp_path / "notes.index", hash_model, chunk="sentences") as located:
-        located.add(
-            ["First line.\nSecond line.", "One page.\fAnother page.", "lost", "plain"],
-            ["a", "b", "c", 4],
-            [{"source": "notes/a.md", "line": 3}, {"source": "b.pdf", "page": 7}, {"source": "\0"}, {"line": 2}],
-        )
-        yield located
-
-
-def test_a_passage_knows_its_line_and_its_page(located, tmp_path, monkeypatch):
-    file = tmp_path / "notes" / "a.md"
+def test_a_passage_knows_its_line_and_its_page(tmp_path, hash_model, monkeypatch):
+    monkeypatch.chdir(put(tmp_path, {"notes/a.md": "# Title\n\nFirst line.\nSecond line.\n"}))
+    file, located = tmp_path / "notes" / "a.md", SearchIndex.create("notes.index", hash_model, chunk="sentences")
+    located.add(
+        ["First line.\nSecond line.", "One page.\fAnother page.", "lost", "plain"],
+        ["a", "b", "c", 4],
+        [{"source": "notes/a.md", "line": 3}, {"source": "b.pdf", "page": 7}, {"source": "\0"}, {"line": 2}],
+    )
     hits = {hit.text: hit for hit in located.search("Second line.", 9)}
     source = located.source(hits["Second line."])
     assert source == ("notes/a.md", file, 4, None)
@@ -650,13 +587,13 @@ def test_a_passage_knows_its_line_and_its_page(located, tmp_path, monkeypatch):
     assert (page.label, page.path, page.url) == ("b.pdf, page 8", None, None)
     assert located.source("c") is located.source(4) is located.source("nothing") is None
     # Files are found in the folders of the index.
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
+    put(tmp_path, {"elsewhere/b.pdf": "%PDF"})
     with located.writer.editing() as edit:
         follow(edit.store, new_folder(edit.store, str(tmp_path / "elsewhere"), False, FolderOptions()))
     source = located.source("b")
     assert source.path == tmp_path / "elsewhere" / "b.pdf"
     assert source.url.endswith("/elsewhere/b.pdf#page=7")
+    located.close()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -714,9 +651,7 @@ def test_a_moved_folder_takes_the_place_of_the_old_one(index, folder, tmp_path):
     assert synced.remarks == [f"{moved} takes the place of {folder}, which is gone"]
     assert [vars(document) for document in index.documents()] == before
     # Another folder with other files does not, and says how to drop what is gone.
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "x.md").write_text("Something else.\n")
+    other = put(tmp_path / "other", {"x.md": "Something else.\n"})
     moved.rename(tmp_path / "elsewhere")
     (remark,) = index.sync(other).remarks
     assert f"drop its documents with `ctx-embed index sync {moved} {index.path} --allow-empty`" in remark
@@ -732,12 +667,10 @@ def test_a_moved_folder_takes_the_place_of_the_old_one(index, folder, tmp_path):
 
 
 def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
-    (folder / "twice.jsonl").write_text('{"text": "x", "id": 7}\n{"text": "y", "id": 7}\n')
-    (folder / "z.jsonl").write_text('{"text": "x", "id": "r1"}\n')
-    (folder / "broken.pdf").write_text("%PDF")
-    (folder / "mail.csv").write_text("id;message\n1;The ferry was late.\n")
+    put(folder, {"twice.jsonl": '{"text": "x", "id": 7}\n{"text": "y", "id": 7}\n', "broken.pdf": "%PDF"})
+    put(folder, {"z.jsonl": '{"text": "x", "id": "r1"}\n', "mail.csv": "id;message\n1;The ferry was late.\n"})
+    put(folder, {"letter.odt": "x"})
     monkeypatch.setitem(formats.FORMATS, ".odt", formats.Format("office:odt", needs="no_such_library"))
-    (folder / "letter.odt").write_text("x")
     for _ in range(2):
         dry = index.sync(folder, dry_run=True)
         assert index.ids() == [] or dry.added == 0
@@ -748,7 +681,7 @@ def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
     assert dry.notes == {}
     assert at(index, "1").text == "The ferry was late."
     (folder / "a.md").unlink()
-    (folder / "rows.jsonl").write_text('{"text": "now without id"}\n')
+    put(folder, {"rows.jsonl": '{"text": "now without id"}\n'})
     assert vars(index.sync(folder, dry_run=True)) == vars(index.sync(folder))
     for options in ({"documents": "lines"}, {"text_field": "message"}, {"documents": "files"}):
         dry = index.sync(folder, dry_run=True, **options)
@@ -758,41 +691,32 @@ def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
 
 def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index, folder):
     prose = ["The ferry was late again.", "Prices rose.", "Where is the harbour?"]
-    for path in folder.rglob("*.*"):
-        path.unlink()
+    shutil.rmtree(folder)
+    folder.mkdir()
     frame = pandas.DataFrame(
         {"key": ["x1", "x2", "x3"], "words": prose, "name": ["Ann Lee", "Bo Ek", "Cy Fox"], "n": [1, 2, 3]}
     )
     frame.to_csv(folder / "a.csv", sep=";", index=False)
-    frame.to_csv(folder / "b.tsv", sep="\t", index=False)
     frame.to_parquet(folder / "c.parquet")
-    frame.to_excel(folder / "d.xlsx", index=False)
     with pandas.ExcelWriter(folder / "sheets.xlsx") as book:
         frame[["name"]].to_excel(book, sheet_name="Crew", index=False)
         frame.rename(columns={"words": "text"}).to_excel(book, sheet_name="Log", index=False)
-    (folder / "e.jsonl").write_text("".join(f'{{"mail": {{"body": "{text}"}}}}\n' for text in prose))
+    put(folder, {"e.jsonl": "".join(f'{{"mail": {{"body": "{text}"}}}}\n' for text in prose)})
     frame.assign(more=prose).to_csv(folder / "f.csv", index=False)
     frame[["name", "n"]].to_json(folder / "g.jsonl", orient="records", lines=True)
-    (folder / "h.csv").write_text("これは朝の港の霧の話です,n\n,1\n")
-    (folder / "i.csv").write_text("訳\nこれは朝の港の霧の話です。\n")
-    (folder / "image.dat").write_bytes(bytes(range(256)))
+    put(folder, {"h.csv": "これは朝の港の霧の話です,n\n,1\n", "i.csv": "訳\nこれは朝の港の霧の話です。\n"})
     synced = index.sync(folder)
     assert synced.notes == {
         "a.csv": "fields are separated by semicolons; text from 'words'",
-        **dict.fromkeys(["b.tsv", "c.parquet", "d.xlsx"], "text from 'words'"),
+        "c.parquet": "text from 'words'",
         "e.jsonl": "text from 'mail.body'",
         "i.csv": "text from '訳'",
         "sheets.xlsx": "left out the sheet 'Crew' (no field 'text' (fields: 'name'); name the right one with --field)",
     }
-    assert synced.failed["f.csv"] == (
-        "no column 'text', and 2 columns of prose; name one or more of 'key', 'words', 'name', 'n', 'more' with --field"
-    )
-    assert (
-        synced.failed["g.jsonl"]
-        == "no column 'text', and no column of prose; name one or more of 'name', 'n' with --field"
-    )
-    assert {*synced.failed} == {"f.csv", "g.jsonl", "h.csv", "image.dat"}
-    assert (synced.added, synced.documents) == (7, 19)
+    assert synced.failed.keys() == {"f.csv", "g.jsonl", "h.csv"}
+    assert "and 2 columns of prose; name one or more of 'key', 'words', " in synced.failed["f.csv"]
+    assert "and no column of prose; name one or more of 'name', 'n' with --field" in synced.failed["g.jsonl"]
+    assert (synced.added, synced.documents) == (5, 13)
     for source in synced.notes:
         found = [document.text for document in index.documents(f"source = '{source}'")]
         assert found == (prose if source != "i.csv" else ["これは朝の港の霧の話です。"])
@@ -804,7 +728,7 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
     assert both[0].metadata.items() >= {"title": "Ann Lee", "n": 1}.items()
     # It stays, even if the other table goes.
     (folder / "a.csv").unlink()
-    (folder / "f.csv").write_text((folder / "f.csv").read_text() + "\n")
+    put(folder, {"f.csv": (folder / "f.csv").read_text() + "\n"})
     assert (index.sync(folder).removed, "x1" in index, "f.csv:x1" in index) == (1, False, True)
     # Several columns are one text, now and in later runs.
     assert index.sync(folder, text_field=["words", "more"]).changed == 1
