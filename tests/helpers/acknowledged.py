@@ -28,71 +28,53 @@ PACKAGE = Path(__file__).parents[2] / "ctx_embed"
 FSYNC, CONNECT = os.fsync, sqlite3.connect
 
 
-def changes(disk: Path, given: Path) -> Iterator[str]:
-    """Change an index in each way, and yield the name of each change once its call has returned."""
+def changes(disk: Path, given: Path) -> Iterator[tuple[str, object]]:
+    """Change an index in each way, and yield the name of each change, and what its call has returned."""
     folder = given / "folder"
     folder.mkdir(parents=True)
     (folder / "a.md").write_text("# One\n\nA film.\n")
     (folder / "b.md").write_text("# Two\n\nA book.\n")
     index = SearchIndex.create(disk / "notes.index", HashModel(), "HNSW8")
-    yield "create"
+    yield "create", index
     for number in range(3):
-        index.add([f"text {number} {place}" for place in range(30)], metadata=[{"year": 1}] * 30)
-        yield "add"
-    index.upsert(["new 3", "new 4", "new 99"], [3, 4, 99])
-    yield "upsert"
-    index.delete([5, 6])
-    yield "delete"
-    index.update_metadata([7, 8], {"year": 2})
-    yield "update_metadata"
-    index.sync(folder)
-    yield "sync"
+        yield "add", index.add([f"text {number} {place}" for place in range(30)], metadata=[{"year": 1}] * 30)
+    yield "upsert", index.upsert(["new 3", "new 4", "new 99"], [3, 4, 99])
+    yield "delete", index.delete([5, 6])
+    yield "update_metadata", index.update_metadata([7, 8], {"year": 2})
+    yield "sync", index.sync(folder)
     (folder / "a.md").write_text("# One\n\nAnother film.\n")
     (folder / "b.md").unlink()
-    index.sync(folder)
-    yield "sync"
+    yield "sync", index.sync(folder)
     index.writer.least_dead_rows = 12
-    index.delete(list(range(10, 70)))
-    yield "delete, which compacts"
-    index.compact("float16")
-    yield "compact"
-    index.reembed(HashModel(16))
-    yield "reembed"
-    index.close()
-    yield "close"
+    yield "delete, which compacts", index.delete(list(range(10, 70)))
+    yield "compact", index.compact("float16")
+    yield "reembed", index.reembed(HashModel(16))
+    yield "close", index.close()
     with SearchIndex.open(disk / "notes.index", HashModel(16)) as index:
-        index.add(["afterwards"])
-        yield "add to an index opened again"
-        index.backup(disk / "copy.index")
-        yield "backup"
-        index.export(disk / "vectors")
-        yield "export"
+        yield "add to an index opened again", index.add(["afterwards"])
+        yield "backup", index.backup(disk / "copy.index")
+        yield "export", index.export(disk / "vectors")
 
 
-def outputs(disk: Path, given: Path, tiny: str) -> Iterator[str]:
-    """Write each kind of output, and yield its name once it is acknowledged; ``tiny`` is a small model."""
+def outputs(disk: Path, given: Path, tiny: str) -> Iterator[tuple[str, object]]:
+    """Write each kind of output, and yield its name and what acknowledges it; ``tiny`` is a small model."""
     rows = [{"id": str(n), "text": f"a {word} film {n}"} for n, word in enumerate(["good", "dull", "odd"] * 4)]
-    (given / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (given / "more.jsonl").write_text("".join(json.dumps({**row, "text": "another"}) + "\n" for row in rows[:3]))
-    (given / "labelled.tsv").write_text("".join(f"{'ab'[n % 2]}\t{row['text']}\n" for n, row in enumerate(rows * 5)))
     source, more, labelled = (str(given / name) for name in ("rows.jsonl", "more.jsonl", "labelled.tsv"))
-    model = HashModel()
+    Path(source).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path(more).write_text("".join(json.dumps({**row, "text": "another"}) + "\n" for row in rows[:3]))
+    Path(labelled).write_text("".join(f"{'ab'[n % 2]}\t{row['text']}\n" for n, row in enumerate(rows * 5)))
+    build = partial(build_index, model=HashModel())
     for mode, name in (("create", source), ("upsert", more), ("append", labelled), ("overwrite", more)):
-        build_index(name, disk / "built.index", model=model, mode=mode)
-        yield f"index build, {mode}"
+        yield f"index build, {mode}", build(name, disk / "built.index", mode=mode)
     (disk / "half.index.partial").mkdir()
-    build_index(source, disk / "half.index", model=model)
-    yield "index build over an interrupted one"
-    merge_indexes([disk / "built.index", disk / "half.index"], disk / "merged.index", replace=True)
-    yield "index merge"
-    encode_dataset(source, disk / "parquet")
-    yield "encode --to"
-    encode_dataset(more, disk / "parquet")
-    yield "encode --to again"
+    yield "index build over an interrupted one", build(source, disk / "half.index")
+    halves = [disk / "built.index", disk / "half.index"]
+    yield "index merge", merge_indexes(halves, disk / "merged.index", replace=True)
+    yield "encode --to", encode_dataset(source, disk / "parquet")
+    yield "encode --to again", encode_dataset(more, disk / "parquet")
     with open_store(disk / "parquet") as store:
-        ids = [row["id"] for row in rows]
-        store.upsert(Batch(ids, ids, [{}] * len(ids), np.ones((len(ids), store.collection.dimension), np.float32)))
-        yield "upsert to Parquet"
+        ids, vectors = [row["id"] for row in rows], np.ones((len(rows), store.collection.dimension), np.float32)
+        yield "upsert to Parquet", store.upsert(Batch(ids, ids, [{}] * len(ids), vectors))
     for command in (
         *(f"encode {source} -o {disk}/encoded{suffix}" for suffix in (".npy", ".jsonl", ".csv", ".parquet")),
         f"encode {more} -o {disk}/encoded.npy --overwrite",
@@ -102,12 +84,10 @@ def outputs(disk: Path, given: Path, tiny: str) -> Iterator[str]:
         f"predict {disk}/classifier {source} -o {disk}/predicted.csv",
         f"explain film -o {disk}/explained.html",
     ):
-        main(command.split(), standalone_mode=False)
-        yield command.replace(str(disk), "")
+        yield command.replace(str(disk), ""), main(command.split(), standalone_mode=False)
     from ctx_embed.training.run import Checkpoint
 
-    Checkpoint(disk / "training", "run").save({"epoch": 1})
-    yield "a training's checkpoint"
+    yield "a training's checkpoint", Checkpoint(disk / "training", "run").save({"epoch": 1})
 
 
 def fsync(descriptor: int) -> None:
@@ -134,8 +114,7 @@ if __name__ == "__main__":
     os.fsync = fsync
     (work / "disk").mkdir()
     library.record(os.fsencode(work / "disk"), os.fsencode(work / "record"))
-    scenarios = [changes, *(partial(outputs, tiny=model) for model in models)]
-    for scenario in scenarios:
-        for name in scenario(work / "disk", work / "given"):
+    for scenario in (changes, *(partial(outputs, tiny=model) for model in models)):
+        for name, _ in scenario(work / "disk", work / "given"):
             mark(ord("a"), name.encode())
     os._exit(0)
