@@ -6,6 +6,8 @@ import shutil
 import sqlite3
 from contextlib import closing
 from functools import partial
+from pathlib import Path
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow
@@ -29,11 +31,15 @@ from tests.index.support.stored import stored, vectors_of
 TEXTS = [f"line {number}" for number in range(40)]
 
 
+def written(path: Path, *lines: str | dict) -> Path:
+    """Write a file of lines, and return its path."""
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
 @pytest.fixture
 def source(tmp_path):
-    path = tmp_path / "source.txt"
-    path.write_text("\n".join(TEXTS) + "\n")
-    return path
+    return written(tmp_path / "source.txt", *TEXTS)
 
 
 @pytest.fixture
@@ -97,11 +103,10 @@ def test_builds_of_other_documents_or_another_index_are_other_builds(tmp_path):
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_path):
     build_index(source, path, model=hash_model)
-    more = tmp_path / "more.jsonl"
     rows = [{"id": 39 if mode == "upsert" else "x", "text": "new"}, *({"text": f"more {n}"} for n in range(30))]
     if mode == "upsert":
         rows = [{"id": 40 + n, **row} for n, row in enumerate(rows)]
-    more.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = written(tmp_path / "more.jsonl", *rows)
     interrupted(more, path, mode=mode)
     # Whole documents, from the first one on.
     first = [row["id"] if "id" in row else 39 + place for place, row in enumerate(rows[:16])]
@@ -120,8 +125,7 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     with SearchIndex.open(path, hash_model) as index:
         assert index.add(["meanwhile"], None if mode == "append" else ["m"]) == [55 if mode == "append" else "m"]
     # Another build is no repetition of this one.
-    (tmp_path / "other.txt").write_text("other\n")
-    build_index(tmp_path / "other.txt", path, model=hash_model, mode="append")
+    build_index(written(tmp_path / "other.txt", "other"), path, model=hash_model, mode="append")
     expected |= {55: "meanwhile", 56: "other"} if mode == "append" else {"m": "meanwhile", 56: "other"}
     hash_model.seen.clear()
     assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31)
@@ -132,7 +136,7 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert stored(path) == expected
     assert not Command("index verify --no-model").run(path).stderr
     # A counted id that comes again is a given one.
-    more.write_text('{"text": "counted"}\n{"text": "given", "id": 72}\n')
+    written(more, {"text": "counted"}, {"text": "given", "id": 72})
     assert "document 1 has no id, so --upsert" in error(build_index, more, path, model=hash_model, mode="upsert")
     build_index(more, path, model=hash_model, mode="append")
     assert stored(path)[72] == "given"
@@ -142,8 +146,8 @@ def test_of_two_additions_of_the_same_sources_one_adds_each_document_once(
     source, path, hash_model, tmp_path, monkeypatch
 ):
     build_index(source, path, model=hash_model)
-    more, editing, edits = tmp_path / "more.txt", writer.Writer.editing, list[int]()
-    more.write_text("".join(f"more {number}\n" for number in range(20)))
+    texts, editing, edits = [f"more {number}" for number in range(20)], writer.Writer.editing, list[int]()
+    more = written(tmp_path / "more.txt", *texts)
     add = partial(build_index, more, path, model=hash_model, mode="append")
 
     def edit(self, **options):
@@ -155,20 +159,16 @@ def test_of_two_additions_of_the_same_sources_one_adds_each_document_once(
 
     monkeypatch.setattr(writer.Writer, "editing", edit)
     assert "another build is running; try again when it has finished" in error(add)
-    assert list(stored(path).values()) == [*TEXTS, *(f"more {number}" for number in range(20))]
+    assert list(stored(path).values()) == [*TEXTS, *texts]
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_kill_at_the_end_does_nothing_twice(source, path, hash_model, tmp_path, monkeypatch, mode):
     build_index(source, path, model=hash_model)
-    more = tmp_path / "more.txt"
-    more.write_text("one\ntwo\n")
+    more = written(tmp_path / "more.txt", "one", "two")
     expected = dict(enumerate([*TEXTS, "one", "two"] if mode == "append" else ["one", "two"]))
-
-    def killed(*arguments, **options):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
+        killed = Mock(side_effect=KeyboardInterrupt)
         patched.setattr(*((writer.Writer, "tidy") if mode == "append" else (files, "remove_folder")), killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(more, path, model=hash_model, mode=mode)
@@ -180,14 +180,12 @@ def test_a_kill_at_the_end_does_nothing_twice(source, path, hash_model, tmp_path
 
 
 def test_overwriting_keeps_the_old_one_until_the_new_one_is_whole(source, path, hash_model, tmp_path):
-    old = tmp_path / "old.txt"
-    old.write_text("old\n")
+    old = written(tmp_path / "old.txt", "old")
     build_index(old, path, model=hash_model)
     interrupted(source, path, mode="overwrite")
     assert stored(path) == {0: "old"}
     assert build_index(source, path, model=hash_model, mode="overwrite", resume=True) == Built(40)
     assert stored(path) == dict(enumerate(TEXTS))
-    assert build_index(old, path, model=hash_model, mode="overwrite") == Built(1)
     interrupted(source, path, mode="overwrite")
     assert build_index(old, path, model=hash_model, mode="overwrite") == Built(1)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "old.txt", "source.txt"]
@@ -195,7 +193,7 @@ def test_overwriting_keeps_the_old_one_until_the_new_one_is_whole(source, path, 
 
 def test_what_is_in_the_way_and_what_a_killed_writer_leaves_is_not(source, path, unfinished, hash_model):
     unfinished.mkdir()
-    (unfinished / "precious").write_text("keep me")
+    written(unfinished / "precious", "keep me")
     said = error(build_index, source, path, model=hash_model, mode="overwrite")
     assert said == f"{unfinished}: exists but is no interrupted build; delete it or choose another index name"
     shutil.rmtree(unfinished)
@@ -209,10 +207,7 @@ def test_what_is_in_the_way_and_what_a_killed_writer_leaves_is_not(source, path,
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_running_build_is_neither_joined_nor_removed(source, path, unfinished, hash_model, begun):
-    if begun:
-        interrupted(source, path)
-    else:
-        SearchIndex.create(unfinished, hash_model).close()
+    interrupted(source, path) if begun else SearchIndex.create(unfinished, hash_model).close()
     with locked(unfinished / "lock"):
         message = f"{unfinished}: another build is running; try again when it has finished"
         assert error(build_index, source, path, model=hash_model, resume=True) == message
@@ -221,27 +216,22 @@ def test_a_running_build_is_neither_joined_nor_removed(source, path, unfinished,
 
 
 def test_a_bad_line_keeps_what_came_before_and_changed_sources_are_noticed(path, unfinished, hash_model, tmp_path):
-    source = tmp_path / "source.jsonl"
-    lines = [json.dumps({"text": text}) for text in TEXTS]
-    source.write_text("\n".join([*lines[:30], "{broken", *lines[30:]]))
+    lines = [{"text": text} for text in TEXTS]
+    source = written(tmp_path / "source.jsonl", *lines[:30], "{broken", *lines[30:])
     message = error(build_index, source, path, model=hash_model)
     assert message.startswith(f"{source}, line 31: not JSON (")
     assert message.endswith(f"; 24 documents are stored in {unfinished}: continue with --resume")
-    source.write_text("\n".join(['{"text": "another"}', *lines[1:]]))
+    written(source, {"text": "another"}, *lines[1:])
     said = error(build_index, source, path, model=hash_model, resume=True)
     assert f"has changed since this build started; restore its first 24 documents, or delete {unfinished}" in said
-    source.write_text("\n".join([*lines, '{"text": "one more"}']))
+    written(source, *lines, {"text": "one more"})
     assert build_index(source, path, model=hash_model, resume=True) == Built(41)
 
 
 def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path):
-    source = tmp_path / "source.jsonl"
     rows = [{"text": "a", "vector": hash_vectors(["a"])[0].tolist(), "n": 1}, {"text": "b", "vector": [1.0] * 8}]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_index(source, path, model=hash_model, embedding_field="vector")
-    more = tmp_path / "more.txt"
-    more.write_text("a\nc\nc\na\nc\n")
-    build_index(more, path, model=hash_model, mode="append")
+    build_index(written(tmp_path / "a.jsonl", *rows), path, model=hash_model, embedding_field="vector")
+    build_index(written(tmp_path / "more.txt", *"accac"), path, model=hash_model, mode="append")
     # The index knows the vector of one of them already.
     assert hash_model.seen == ["c"]
     with SearchIndex.open(path, hash_model) as index:
@@ -252,14 +242,9 @@ def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path)
     parquet.write_table(pyarrow.table({"text": ["a", "b"], "vector": [[1.0, 2.0], None], "n": [3, 4]}), path)
     document = next(iter(read_sources([path], embedding_field="vector")))
     assert (document.text, document.metadata, document.embedding) == ("a", {"n": 3}, [1.0, 2.0])
-    lines = tmp_path / "a.jsonl"
-    lines.write_text('{"text": "a", "vector": [1]}\n{"text": "b", "vector": null}\n')
-    for source, field, message in (
-        (path, "nothing", "document 1: no field 'nothing' (fields: 'vector', 'n')"),
-        (path, "vector", "document 2: no field 'vector' (fields: 'n')"),
-        (str(lines), "vector", "document 2: null in the field 'vector' (fields: 'vector')"),
-    ):
-        assert error(read_sources, [source], embedding_field=field) == f"{source}, {message}"
+    lines = str(written(tmp_path / "a.jsonl", {"text": "a", "vector": [1]}, {"text": "b", "vector": None}))
+    for source, message in ((path, "no field 'vector' (fields: 'n')"), (lines, "null in the field 'vector' (fields: ")):
+        assert f"{source}, document 2: {message}" in error(read_sources, [source], embedding_field="vector")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
@@ -331,8 +316,7 @@ def test_a_merged_index_finds_what_each_found_and_what_cannot_be_merged_leaves_n
 
 def test_documents_without_ids_of_their_own_are_numbered_anew(hash_model, tmp_path):
     names = [str(tmp_path / name) for name in ("a.index", "b.index", "c.index")]
-    (tmp_path / "lines.txt").write_text("one\ntwo\n")
-    build_index(tmp_path / "lines.txt", names[0], model=hash_model)
+    build_index(written(tmp_path / "lines.txt", "one", "two"), names[0], model=hash_model)
     with SearchIndex.create(names[1], hash_model) as index:
         index.add(["three", "four", "five"], [None, "x", 4])
         index.add(["six", "seven"])
@@ -396,10 +380,8 @@ def test_all_but_the_vectors_stays(notes):
 
 def interrupted_reembedding(notes, model) -> None:
     """Run until the model interrupts it, with a step for each document."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writer, "BATCH_DOCUMENTS", 1)
-        with pytest.raises(KeyboardInterrupt):
-            reembed(IndexFolder(notes), Model.of(model))
+    with patch.object(writer, "BATCH_DOCUMENTS", 1), pytest.raises(KeyboardInterrupt):
+        reembed(IndexFolder(notes), Model.of(model))
 
 
 def test_an_interrupted_run_resumes(notes):

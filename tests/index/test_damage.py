@@ -125,11 +125,8 @@ def test_texts_that_are_not_those_of_the_vectors_are_found(path, database):
     with closing(Database(path)) as store, store.writing():
         store.connection.execute("UPDATE documents SET text = 'something else' WHERE row IN (7, 8)")
         store.store_checksums("row IN (7, 8)")
-        named = ", ".join(
-            repr(identifier) for (identifier,) in store.run("SELECT id FROM documents WHERE row IN (7, 8)")
-        )
     words = f"{database}: the word lists are not those of the texts (their words differ)"
-    said = f"2 of 48 passages, embedded again, differ from their stored vectors (of the documents {named})"
+    said = "2 of 48 passages, embedded again, differ from their stored vectors (of the documents 7, 8)"
     assert verified(path) == [words, f"{path}: {said}"]
     with SearchIndex.open(path, HashModel()) as index:
         assert index.verify(embed=False) == [words]
@@ -141,7 +138,6 @@ def test_texts_that_are_not_those_of_the_vectors_are_found(path, database):
         ({"format_version": 4}, "{folder}: has format 4, ctx-embed reads 1; build it again"),
         ({"format_version": None}, "{damaged} (its settings have no format_version)"),
         ({"format_version": True}, "{damaged} (the setting 'format_version' is missing or of the wrong type)"),
-        ({"dimension": "8"}, "{damaged} (the setting 'dimension' is missing or of the wrong type)"),
         ({"dimension": 0}, "{damaged} (dimension 0, table 1, dtype 'float32')"),
         ({"dtype": "float7"}, "{damaged} (dimension 8, table 1, dtype 'float7')"),
         ({"chunk": "oone"}, "{damaged} (chunk 'oone')"),
@@ -165,7 +161,6 @@ def test_a_damaged_database_is_not_opened(path, database):
         assert refused(path).startswith(f"{database}: damaged (")
     for damaged, reason in (
         (b"", "no such table: settings"),
-        (b"no database, but long enough to be one" * 100, "file is not a database"),
         (content[: len(content) // 2], "database disk image is malformed"),
     ):
         database.write_bytes(damaged)
@@ -202,13 +197,11 @@ def test_the_command_says_what_it_finds(path, database):
 @pytest.mark.parametrize("runs", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_no_false_alarm_while_others_write_and_compact(tmp_path, runs):
     SearchIndex.create(tmp_path / "index", HashModel()).close()
-    process = child("killed", "edits", tmp_path / "index", 0)
-    try:
+    with child("killed", "edits", tmp_path / "index", 0) as process:
         process.stdout.readline()
-        assert [verified(tmp_path / "index") for _ in range(runs)] == [[]] * runs
-    finally:
+        found = [verified(tmp_path / "index") for _ in range(runs)]
         process.kill()
-        process.communicate()
+    assert found == [[]] * runs
 
 
 QUERIES = ("a question about the weather", "prices", '"the film"')
@@ -231,26 +224,23 @@ def contents(index, out) -> dict[str, list]:
         works[f"get {name}"] = lambda name=name: [vars(document) for document in [index.get(name)] if document]
     for query, mode in itertools.product(QUERIES, ("dense", "words", "hybrid")):
         works[f"{mode} {query}"] = partial(searched, query, mode)
-
-    def answers(work) -> list[str]:
-        try:
-            return [json.dumps(answer, sort_keys=True) for answer in work()]
-        except InputError:
-            return ["error"]
-
-    return {name: answers(work) for name, work in works.items()}
+    found = {}
+    for name, work in works.items():
+        found[name] = ["error"]
+        with suppress(InputError):
+            found[name] = [json.dumps(answer, sort_keys=True) for answer in work()]
+    return found
 
 
 @pytest.fixture
 def varied(tmp_path):
     """An index of the model that ships with ids, metadata and passages of each kind."""
     path = tmp_path / "index"
-    pairs = itertools.permutations(SENTENCES[:6], 2)
-    texts = [f"{first} {second} Number {number}." for number, (first, second) in enumerate(pairs)]
-    ids = [number if number % 3 else f"document {number}" for number in range(len(texts))]
-    metadata = [{"n": number, "tags": ["a", "b"], "source": f"notes/{number}.md"} for number in range(len(texts))]
     with SearchIndex.create(path, chunk="sentences") as index:
-        index.add(texts, ids, metadata)
+        for number, (first, second) in enumerate(itertools.permutations(SENTENCES[:6], 2)):
+            identifier = number if number % 3 else f"document {number}"
+            metadata = {"n": number, "tags": ["a", "b"], "source": f"notes/{number}.md"}
+            index.add([f"{first} {second} Number {number}."], [identifier], [metadata])
         index.delete([4, "document 6"])
         index.update_metadata(5, {"title": "changed"})
     return path
@@ -331,8 +321,7 @@ def test_damage_is_reported_or_changes_nothing(varied, embedder, damage, count, 
 
 
 def test_compaction_keeps_no_damaged_text(path, database):
-    content = database.read_bytes()
-    database.write_bytes(content.replace(b"text 17", b"Text 17"))
+    database.write_bytes(database.read_bytes().replace(b"text 17", b"Text 17"))
     with SearchIndex.open(path, HashModel()) as index:
         assert re.search("damaged .*verify", error(index.compact))
         assert any("wrong checksums" in line for line in index.verify(embed=False))

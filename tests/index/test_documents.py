@@ -182,18 +182,16 @@ def test_given_embeddings_are_stored_at_unit_length(three, hash_model):
 TEXTS = [f"text {number}" for number in range(200)]
 
 
-def expected_pairs(texts, threshold):
-    cosines = hash_vectors(texts).astype(np.float64) @ hash_vectors(texts).astype(np.float64).T
-    return {
-        (a, b): cosines[a, b] for a, b in itertools.combinations(range(len(texts)), 2) if cosines[a, b] >= threshold
-    }
+def expected_pairs(threshold):
+    cosines = hash_vectors(TEXTS).astype(np.float64) @ hash_vectors(TEXTS).astype(np.float64).T
+    return {pair: cosines[pair] for pair in itertools.combinations(range(len(TEXTS)), 2) if cosines[pair] >= threshold}
 
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW32"])
 def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory, monkeypatch):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        expected = expected_pairs(TEXTS, 0.8)
+        expected = expected_pairs(0.8)
         assert len(expected) > 50
         for at_once in (exploring.ROWS_AT_ONCE, 32):
             monkeypatch.setattr(exploring, "ROWS_AT_ONCE", at_once)
@@ -219,20 +217,17 @@ def test_passages_of_one_document_are_no_duplicates(tmp_path, hash_model):
 
 
 def test_topics_are_clusters_with_their_words(index, monkeypatch):
-    generator = np.random.default_rng(0)
-    subjects = {"cat kitten purring": 0, "stock market prices": 1, "rain clouds storm": 2}
-    texts, embeddings = [], []
-    for words, axis in subjects.items():
-        for number in range(30 + 10 * axis):
-            # A word of all topics names none.
-            texts.append(f"the weekly {words.split()[number % 3]} and the {words.split()[(number + 1) % 3]}")
-            embeddings.append(np.eye(8)[axis] + 0.1 * generator.standard_normal(8))
-    index.add(texts, embeddings=embeddings)
+    subjects = [["cat", "kitten", "purring"], ["stock", "market", "prices"], ["rain", "clouds", "storm"]]
+    axes = np.repeat(range(3), [30, 40, 50])
+    embeddings = np.eye(8)[axes] + 0.1 * np.random.default_rng(0).standard_normal((120, 8))
+    # A word of all topics names none.
+    pairs = [(subjects[axis][number % 3], subjects[axis][(number + 1) % 3]) for number, axis in enumerate(axes)]
+    index.add([f"the weekly {one} and the {other}" for one, other in pairs], embeddings=embeddings)
     topics = index.topics(3)
     assert [topic.size for topic in topics] == [50, 40, 30]
-    assert [set(topic.words) for topic in topics] == [set(words.split()) for words in reversed(subjects)]
+    assert [set(topic.words) for topic in topics] == [*map(set, reversed(subjects))]
     assert all(1 <= len({text for _, text in topic.examples}) == len(topic.examples) <= 3 for topic in topics)
-    vectors = unit_rows(np.stack(embeddings))
+    vectors = unit_rows(embeddings)
     for topic in topics:
         # The first example is nearest to the topic's mean.
         nearness = vectors[topic.documents] @ vectors[topic.documents].mean(0)
@@ -249,8 +244,7 @@ def test_topics_are_clusters_with_their_words(index, monkeypatch):
 
 def test_a_word_of_most_topics_names_the_one_that_is_full_of_it(index):
     subjects = [[f"{words} shared"] * 8 + [words] * 32 for words in ("market prices", "rain clouds")]
-    texts = [["purring kitten shared shared"] * 8, *subjects]
-    for axis, of_topic in enumerate(texts):
+    for axis, of_topic in enumerate([["purring kitten shared shared"] * 8, *subjects]):
         index.add(of_topic, embeddings=[np.eye(8)[axis]] * len(of_topic))
     found = {topic.words[0]: topic.words for topic in index.topics(3)}
     assert set(found["shared"]) == {"shared", "purring", "kitten"}
@@ -269,11 +263,10 @@ def test_examples_of_a_topic_differ(tmp_path):
 
 
 def test_each_document_gets_its_topic(tmp_path, hash_model):
-    words = ["cat kitten purring", "stock market prices"]
-    axes = np.eye(8)[:2]
+    words, axes = ["cat kitten purring", "stock market prices"], np.eye(8)[:2]
     texts = [f"The {words[number % 2]}." for number in range(20)]
     with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
-        index.add(texts, ids=[f"d{number}" for number in range(20)], embeddings=[axes[n % 2] for n in range(20)])
+        index.add(texts, ids=[f"d{number}" for number in range(20)], embeddings=[*axes] * 10)
         index.delete(["d0", "d3"])
         index.upsert(["The cat kitten purring. Here."], ["d1"], [{"year": 2020}], embeddings=[axes[0]])
         members = {frozenset(topic.label.split()): topic.documents for topic in index.topics(2)}
@@ -283,13 +276,13 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
     # A label is the first words, and labels differ.
     with SearchIndex.create(tmp_path / "many", hash_model) as index:
         many = ["garden spades wooden handles leather gloves", "coal steam engine boiler piston valve"]
-        index.add(many * 10, embeddings=[axes[number % 2] for number in range(20)])
+        index.add(many * 10, embeddings=[*axes] * 10)
         for topic in index.topics(2):
             assert topic.label == " ".join(topic.words[: exploring.LABEL_WORDS])
             assert len(topic.words) == 6
     for text, labels in (("garden tools", ["garden tools", "garden tools 2"]), ("1 2", ["topic 1", "topic 2"])):
         with SearchIndex.create(tmp_path / text, hash_model) as index:
-            index.add([text] * 20, embeddings=[axes[number % 2] for number in range(20)])
+            index.add([text] * 20, embeddings=[*axes] * 10)
             assert [topic.label for topic in index.topics(2)] == labels
 
     # A document has the topic of most of its passages, or of the first of equally many.
@@ -305,14 +298,11 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
 
 def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):
     index.add(TEXTS)
-    every = expected_pairs(TEXTS, -1)
-    looked_at = []
-    near_pairs = exploring.near_pairs
-
-    def counted(*arguments):
-        return (looked_at.append(pair) or pair for pair in near_pairs(*arguments))
-
-    monkeypatch.setattr(exploring, "near_pairs", counted)
+    every = expected_pairs(-1)
+    looked_at, near_pairs = [], exploring.near_pairs
+    monkeypatch.setattr(
+        exploring, "near_pairs", lambda *given: (looked_at.append(1) or each for each in near_pairs(*given))
+    )
     monkeypatch.setattr(exploring, "ROWS_AT_ONCE", 32)
     best = index.duplicates(-1, 10)
     assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)

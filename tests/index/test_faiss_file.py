@@ -7,19 +7,19 @@ import struct
 import time
 import zlib
 from contextlib import closing
+from functools import partialmethod
 from types import SimpleNamespace
 
 import faiss
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from ctx_embed import SearchIndex
-from ctx_embed.cli.main import main
 from ctx_embed.index import faiss_file
 from ctx_embed.index.faiss_file import COMPARING_ALL, checked_factory
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.model import Model
+from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import changed_settings, ids
@@ -66,8 +66,11 @@ def test_every_kind_returns_cosines_and_all_hits_and_nothing_deleted(tmp_path, h
     path = tmp_path / "index"
     queries = ["a query", "another"]
     with created(path, hash_model, factory) as index:
-        index.add(TEXTS[:280], metadata=[{"n": number} for number in range(280)])
-        index.add(TEXTS[280:], metadata=[{"n": number} for number in range(280, 300)])
+        for first, stop in ((0, 20), (20, 280), (280, 300)):
+            index.add(TEXTS[first:stop], metadata=[{"n": number} for number in range(first, stop)])
+            assert finds(index, "text 7")
+            # A kind that is trained compares with all until there are enough.
+            assert bool([*path.glob("*.faiss")]) == (stop > 20 or "PQ" not in factory)
         found = search(index, queries, k=5)
         everything = search(index, "a query", k=10_000)
     for query, hits in zip(queries, found, strict=True):
@@ -83,7 +86,6 @@ def test_every_kind_returns_cosines_and_all_hits_and_nothing_deleted(tmp_path, h
         assert search(index, queries, k=5) == found
     with opened(path, hash_model, memory_map=True) as index:
         assert search(index, queries, k=5) == found
-        assert cache(path)
         assert index.delete(list(range(0, 300, 2))) == 150
         for k in (10, 1000):
             hits = search(index, "text 8", k=k)
@@ -102,6 +104,13 @@ def test_every_kind_returns_cosines_and_all_hits_and_nothing_deleted(tmp_path, h
 def cache(path):
     (file,) = path.glob("*.faiss")
     return file
+
+
+def change_facts(path, **changes) -> None:
+    """Change what an index has recorded of its FAISS file."""
+    with closing(sqlite3.connect(path / "index.sqlite")) as connection, connection:
+        (facts,) = connection.execute("SELECT facts FROM faiss").fetchone()
+        connection.execute("UPDATE faiss SET facts = ?", (json.dumps(json.loads(facts) | changes),))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +144,7 @@ def test_facts_that_others_have_written_change_no_answer(tmp_path, hash_model):
         facts, expected = index.describe()["faiss"], search(index, "a query")
         assert expected
     for name, value in itertools.product(facts, (None, "4", -1, 2.5, [1], {"a": 1})):
-        with closing(sqlite3.connect(path / "index.sqlite")) as connection, connection:
-            connection.execute("UPDATE faiss SET facts = ?", (json.dumps(facts | {name: value}),))
+        change_facts(path, **facts | {name: value})
         with opened(path, hash_model, memory_map=True) as index:
             assert search(index, "a query") == expected
 
@@ -160,17 +168,6 @@ def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, ha
         assert cache(path) != first
         assert sum(taken) == 102
         assert finds(index, "many more 99")
-
-
-def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_path, hash_model):
-    path = tmp_path / "index"
-    with created(path, hash_model, "IVF16,PQ4x4") as index:
-        index.add(TEXTS[:63])
-        assert list(path.glob("*.faiss")) == []
-        assert finds(index, "text 7")
-        index.add([f"more {number}" for number in range(100)])
-        assert cache(path)
-        assert finds(index, "more 7")
 
 
 @pytest.mark.parametrize("dimension", [8, 64])
@@ -199,22 +196,21 @@ def test_auto_is_exact_then_trained_measured_and_grown(tmp_path, monkeypatch, di
 def test_a_build_beyond_exact_search_shows_each_phase_and_says_what_it_left(tmp_path, monkeypatch):
     source, path = tmp_path / "lines.txt", tmp_path / "index"
     source.write_text("\n".join(f"the text {number} of {number % 97}" for number in range(3000)))
+    # Training cannot say how far it is: it says before how long it takes.
+    monkeypatch.setattr(faiss_file, "INTERVAL", 0)
 
-    def built(exact, *options):
+    def built(exact):
         monkeypatch.setattr(faiss_file, "EXACT_ROWS", exact)
-        done = CliRunner().invoke(main, ["index", "build", str(source), str(path), "--overwrite", *options])
-        phases = re.findall(r"^(\w+)[^:]*: [\d,]+ of ", done.stderr, re.MULTILINE)
-        return phases, done.stderr, done.stdout
+        done = Command("index build").run(source, path, "--overwrite", "--verbose")
+        return re.findall(r"^(\w+)[^:]*: [\d,]+ of ", done.stderr, re.MULTILINE), done.stderr, done.stdout
 
-    assert built(3000, "--verbose")[::2] == (["indexing"], f"3000 documents indexed in {path}\n")
-    phases, _, said = built(2999, "--verbose")
+    assert built(3000)[::2] == (["indexing"], f"3000 documents indexed in {path}\n")
+    phases, progress, said = built(2999)
     # A kind that is not near enough gives way to exact search.
     assert phases[:4] == ["indexing", "training", "filling", "measuring"]
     assert phases[-1] == "writing"
     assert "\nabove 2,999 passages, --factory auto leaves exact search: " in said
-    # Training cannot say how far it is: it says before how long it takes.
-    monkeypatch.setattr(faiss_file, "INTERVAL", 0)
-    assert re.search(r"^training IVF64,PQ160x4fs: about \d+ s left$", built(2999)[1], re.MULTILINE)
+    assert re.search(r"^training IVF64,PQ160x4fs: about \d+ s left$", progress, re.MULTILINE)
 
 
 def test_auto_takes_lists_by_size():
@@ -228,8 +224,7 @@ def test_auto_takes_lists_by_size():
         assert factory(rows, 32) == factory(rows, 321) == f"IVF{lists},SQ8"
 
 
-UNKNOWN = ["Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat", "IVF100000000,Flat", "HNSW9999", "PCA4,Flat"]
-UNKNOWN += ["OPQ4,SQ8", "PQ4", "HNSW8,PQ4"]
+UNKNOWN = ["Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat", "IVF100000000,Flat", "HNSW9999", "HNSW8,PQ4"]
 
 
 def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model):
@@ -262,11 +257,7 @@ def changed(path, old: bytes, new: bytes) -> None:
     assert content.count(old) == 1
     content = content.replace(old, new)
     file.write_bytes(content)
-    with closing(sqlite3.connect(path / "index.sqlite")) as connection:
-        (facts,) = connection.execute("SELECT facts FROM faiss").fetchone()
-        facts = json.dumps(json.loads(facts) | {"bytes": len(content), "crc32": zlib.crc32(content)})
-        connection.execute("UPDATE faiss SET facts = ?", (facts,))
-        connection.commit()
+    change_facts(path, bytes=len(content), crc32=zlib.crc32(content))
 
 
 @pytest.mark.parametrize("memory_map", [False, True])
@@ -329,17 +320,11 @@ def test_small_types_have_a_small_flat_file(tmp_path, dtype, kind):
 def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, monkeypatch):
     asked: list[int] = []
     search = faiss.IndexHNSWFlat.search
-
-    def recorded(self, queries, k, **options):
-        asked.append(k)
-        return search(self, queries, k, **options)
-
     monkeypatch.setattr("ctx_embed.index.search.DEPTH", 40)
     with created(tmp_path / "index", hash_model, "HNSW8") as index:
         index.add(TEXTS)
-        facts = json.dumps(index.describe()["faiss"] | {"spare": 100})
-        with index.writer.folder.writing():
-            index.writer.folder.run("UPDATE faiss SET facts = ?", (facts,))
+    change_facts(tmp_path / "index", spare=100)
+    recorded = partialmethod(lambda self, queries, k, **options: asked.append(k) or search(self, queries, k, **options))
     monkeypatch.setattr(faiss.IndexHNSWFlat, "search", recorded)
     with opened(tmp_path / "index", hash_model) as index:
         for mode in ("dense", "hybrid"):
