@@ -141,9 +141,8 @@ def test_what_goes_out_comes_in_again(three, tmp_path, hash_model):
     three.delete("b")
     assert three.export(tmp_path / "out") == 2
     vectors = np.load(tmp_path / "out.npy")
-    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
-    assert first == {"id": "a", "text": "one", "metadata": {"n": 1}}
-    assert second["id"] == "c"
+    first = (tmp_path / "out.jsonl").read_text().splitlines()[0]
+    assert json.loads(first) == {"id": "a", "text": "one", "metadata": {"n": 1}}
     np.testing.assert_allclose(vectors, hash_vectors(["one", "three"]), rtol=1e-6)
     assert vectors.dtype == np.float32
     rows = Dataset.from_json(str(tmp_path / "out.jsonl"), cache_dir=str(tmp_path / "cache"))

@@ -224,7 +224,8 @@ def test_auto_takes_lists_by_size():
         assert factory(rows, 32) == factory(rows, 321) == f"IVF{lists},SQ8"
 
 
-UNKNOWN = ["Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat", "IVF100000000,Flat", "HNSW9999", "HNSW8,PQ4"]
+UNKNOWN = ["Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat", "IVF100000000,Flat", "HNSW9999", "PCA4,Flat"]
+UNKNOWN += ["OPQ4,SQ8", "PQ4", "HNSW8,PQ4"]
 
 
 def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model):

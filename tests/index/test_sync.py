@@ -480,10 +480,13 @@ def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model):
     monkeypatch.chdir(put(tmp_path, {"a.txt": "text\n", "empty/.x": "x"}))
     for sources, options, message in (
         ([], {}, "no source of documents: give a file, a folder or - (standard input)"),
+        (["-", "-"], {}, "standard input is named twice, but can be read only once"),
         ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
         (".", {"embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
         ("a.txt", {"documents": "line"}, "unknown documents 'line': did you mean 'lines'? known are"),
         ("a.txt", {"documents": "records"}, "a.txt: only tables and JSONL have records"),
+        ("a.pdf", {}, "a.pdf: no such file"),
+        ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
         ("empty", {}, "empty: no file that can be read; skipped 1 hidden"),
     ):
         assert error(build_index, sources, **{"path": "built", "model": hash_model, **options}).startswith(message)
@@ -697,26 +700,29 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
         {"key": ["x1", "x2", "x3"], "words": prose, "name": ["Ann Lee", "Bo Ek", "Cy Fox"], "n": [1, 2, 3]}
     )
     frame.to_csv(folder / "a.csv", sep=";", index=False)
+    frame.to_csv(folder / "b.tsv", sep="\t", index=False)
     frame.to_parquet(folder / "c.parquet")
+    frame.to_excel(folder / "d.xlsx", index=False)
     with pandas.ExcelWriter(folder / "sheets.xlsx") as book:
         frame[["name"]].to_excel(book, sheet_name="Crew", index=False)
         frame.rename(columns={"words": "text"}).to_excel(book, sheet_name="Log", index=False)
     put(folder, {"e.jsonl": "".join(f'{{"mail": {{"body": "{text}"}}}}\n' for text in prose)})
     frame.assign(more=prose).to_csv(folder / "f.csv", index=False)
     frame[["name", "n"]].to_json(folder / "g.jsonl", orient="records", lines=True)
+    (folder / "image.dat").write_bytes(bytes(range(256)))
     put(folder, {"h.csv": "これは朝の港の霧の話です,n\n,1\n", "i.csv": "訳\nこれは朝の港の霧の話です。\n"})
     synced = index.sync(folder)
     assert synced.notes == {
         "a.csv": "fields are separated by semicolons; text from 'words'",
-        "c.parquet": "text from 'words'",
+        **dict.fromkeys(["b.tsv", "c.parquet", "d.xlsx"], "text from 'words'"),
         "e.jsonl": "text from 'mail.body'",
         "i.csv": "text from '訳'",
         "sheets.xlsx": "left out the sheet 'Crew' (no field 'text' (fields: 'name'); name the right one with --field)",
     }
-    assert synced.failed.keys() == {"f.csv", "g.jsonl", "h.csv"}
+    assert synced.failed.keys() == {"f.csv", "g.jsonl", "h.csv", "image.dat"}
     assert "and 2 columns of prose; name one or more of 'key', 'words', " in synced.failed["f.csv"]
     assert "and no column of prose; name one or more of 'name', 'n' with --field" in synced.failed["g.jsonl"]
-    assert (synced.added, synced.documents) == (5, 13)
+    assert (synced.added, synced.documents) == (7, 19)
     for source in synced.notes:
         found = [document.text for document in index.documents(f"source = '{source}'")]
         assert found == (prose if source != "i.csv" else ["これは朝の港の霧の話です。"])
