@@ -402,9 +402,9 @@ def test_kills_while_building(tmp_path, kills):
     both = first | {number: f"more {number}" for number in range(100)}
     source.write_text("".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in first.items()))
     more.write_text("".join(f"more {number}\n" for number in range(100)))
-    done = 0
+    done, round_number = 0, 0
     while done < kills:
-        path = tmp_path / f"index{done}"
+        path, round_number = tmp_path / f"index{round_number}", round_number + 1
         partial = path.with_name(f"{path.name}.partial")
         for mode, given, before, after in (("create", source, {}, first), ("append", more, first, both)):
             finished = False
