@@ -26,53 +26,42 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "onnx"
 NEAR = 2e-5
 
 
-def run(folder: Path, embedder: Embedder, texts: list[str]) -> np.ndarray:
+def check(folder: Path, embedder: Embedder, texts: list[str]) -> None:
+    """Check that the graph gives what the model gives."""
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     ids, lengths = embedder.text_tokenizer(texts)
-    inputs = {"input_ids": ids.astype(np.int64), "offsets": lengths.cumsum() - lengths}
-    return session.run(None, inputs)[0]
+    (found,) = session.run(None, {"input_ids": ids.astype(np.int64), "offsets": lengths.cumsum() - lengths})
+    assert np.abs(found - embedder.encode(texts)).max() <= NEAR
 
 
 @pytest.fixture(scope="module")
 def default(tmp_path_factory):
     folder = tmp_path_factory.mktemp("onnx") / "default"
     said = Command("export onnx").succeeds("default", "-o", folder)
-    assert said.startswith(
-        f"{folder}: model.onnx, tokenizer.json, phrases.json and characters.json; differs from the model by "
-    )
+    files = "model.onnx, tokenizer.json, phrases.json and characters.json"
+    assert said.startswith(f"{folder}: {files}; differs from the model by ")
     return folder
 
 
 def test_the_default_model(default):
-    embedder = Embedder.load()
     names = "characters.json model.onnx phrases.json tokenizer.json"
     assert sorted(path.name for path in default.iterdir()) == names.split()
     assert (default / "model.onnx").stat().st_size < 35e6
-    texts = [*ODD, *SENTENCES, " ".join(SENTENCES * 100)]
-    assert np.abs(run(default, embedder, texts) - embedder.encode(texts)).max() <= NEAR
-    assert np.abs(run(default, embedder, [""]) - embedder.encode([""])).max() <= NEAR
+    for texts in ([*ODD, *SENTENCES, " ".join(SENTENCES * 100)], [""]):
+        check(default, Embedder.load(), texts)
 
 
 NODE = shutil.which("node") is None or not (EXAMPLES / "node_modules").is_dir()
 no_node = pytest.mark.skipif(NODE, reason="needs node and npm install there")
+PROGRAMS = [(sys.executable, "embed.py"), pytest.param(("node", "embed.mjs"), marks=no_node)]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [(sys.executable, "embed.py"), pytest.param(("node", "embed.mjs"), marks=no_node)],
-    ids=lambda each: each[1],
-)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each[1])
 def test_the_examples(default, program):
     # Arguments of programs hold no null bytes and no halves of emoji.
     odd = [text for text in ODD if "\0" not in text and "\ud800" not in text]
-    odd += [
-        "ﬁne ﬂour, \uff26\uff35\uff2c\uff2c width \u017f",
-        "\xad" * 50,
-        "re\xadread the co\xad",
-        "10⁶ ⅔ ① ㎏",
-        "ภาษา\u200bไทย",
-        "a\u200db ❤\u200d🔥",
-    ]
+    odd += ["ﬁne ﬂour, \uff26\uff35\uff2c\uff2c width \u017f", "\xad" * 50, "re\xadread the co\xad"]
+    odd += ["10⁶ ⅔ ① ㎏", "ภาษา\u200bไทย", "a\u200db ❤\u200d🔥"]
     texts = [*SENTENCES[:2], "i don't know, she said", *odd]
     command = [program[0], EXAMPLES / program[1], default, *texts]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -87,8 +76,7 @@ def test_every_option(tokenizer, tmp_path, positions, scale, initial_context):
     saved(tokenizer, tmp_path / "model", positions=positions, scale=scale, initial_context=initial_context)
     embedder = Embedder.load(tmp_path / "model")
     assert export_onnx(embedder, tmp_path / "onnx") <= NEAR
-    texts = ["", *SENTENCES, "", " ".join(SENTENCES * 20)]
-    assert np.abs(run(tmp_path / "onnx", embedder, texts) - embedder.encode(texts)).max() <= NEAR
+    check(tmp_path / "onnx", embedder, ["", *SENTENCES, "", " ".join(SENTENCES * 20)])
 
 
 STATIC = Command("export static")
@@ -111,18 +99,17 @@ def test_model2vec_and_sentence_transformers_load_a_static_model(tokenizer, tmp_
 
 
 def test_what_cannot_be_written_or_is_no_static_model_writes_nothing(tokenizer, tmp_path, monkeypatch):
-    make_model(tokenizer).save_pretrained(str(tmp_path / "steps"))
-    pairs = np.array([[5, 6]])
-    model = SentenceTransformer(modules=[system("mean")(tokenizer, 8, phrases=pairs)], device="cpu")
-    model.save_pretrained(str(tmp_path / "phrases"))
-    cut = SentenceTransformer(modules=[system("mean")(tokenizer, 8, max_seq_length=9)], device="cpu")
-    cut.save_pretrained(str(tmp_path / "cut"))
-    for name, message in (
-        ("steps", "the model must be of the system mean"),
-        ("phrases", "the model has phrases"),
-        ("cut", "the model has a max_seq_length"),
+    phrases, cut = (
+        system("mean")(tokenizer, 8, phrases=np.array([[5, 6]])),
+        system("mean")(tokenizer, 8, max_seq_length=9),
+    )
+    for model, message in (
+        (make_model(tokenizer), "the model must be of the system mean"),
+        (SentenceTransformer(modules=[phrases], device="cpu"), "the model has phrases"),
+        (SentenceTransformer(modules=[cut], device="cpu"), "the model has a max_seq_length"),
     ):
-        assert STATIC.fails(tmp_path / name, "-o", tmp_path / "out").startswith(message)
+        model.save_pretrained(str(tmp_path / "model"))
+        assert STATIC.fails(tmp_path / "model", "-o", tmp_path / "out").startswith(message)
         assert not (tmp_path / "out").exists()
     saved(tokenizer, tmp_path / "model", initial_context="uniform")
     said = error(export_onnx, Embedder.load(tmp_path / "model"), tmp_path / "onnx")

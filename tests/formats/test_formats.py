@@ -42,10 +42,7 @@ def answers(folder: Path) -> dict[str, Any]:
     with SearchIndex.open(folder / "index", folder / "model") as index:
         assert index.verify() == []
         found = {
-            mode: [
-                [[hit.id, hit.score] for hit in index.search(question, 3, mode=mode, late=False)]
-                for question in QUESTIONS
-            ]
+            mode: [[[hit.id, hit.score] for hit in index.search(each, 3, mode=mode, late=False)] for each in QUESTIONS]
             for mode in ("dense", "words", "hybrid")
         }
         filtered = [hit.id for hit in index.search(QUESTIONS[0], 8, where="year >= 2020 and kind = 'home'")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep, pieces
 from ctx_embed.index import SearchIndex
@@ -25,16 +25,14 @@ TRAINS = "The last train to the coast leaves at midnight."
 @pytest.fixture
 def tree(tmp_path) -> Path:
     """A folder with files that are searched and others that are not."""
-    folder = tmp_path / "tree"
-    (folder / "docs").mkdir(parents=True)
-    (folder / "docs" / "security.md").write_text(f"# Security\n\nWhat we do.\n\n{PASSWORDS}\n")
-    (folder / "docs" / "baking.txt").write_text(f"{BREAD}\n")
-    (folder / "trains.py").write_text(f'"""{TRAINS}"""\n')
-    (folder / "secret.log").write_text(f"{PASSWORDS}\n")
-    (folder / ".gitignore").write_text("*.log\n")
-    (folder / ".hidden").write_text(f"{PASSWORDS}\n")
-    (folder / "binary.txt").write_bytes(b"\0\1\2" + PASSWORDS.encode())
-    return folder
+    (tmp_path / "tree" / "docs").mkdir(parents=True)
+    for name, content in (
+        ("docs/security.md", f"# Security\n\nWhat we do.\n\n{PASSWORDS}\n"),
+        *(("docs/baking.txt", f"{BREAD}\n"), ("trains.py", f'"""{TRAINS}"""\n'), (".gitignore", "*.log\n")),
+        *(("secret.log", PASSWORDS), (".hidden", PASSWORDS), ("binary.txt", f"\0\1\2{PASSWORDS}")),
+    ):
+        (tmp_path / "tree" / name).write_text(content)
+    return tmp_path / "tree"
 
 
 def names(*arguments, **options) -> set[str]:
@@ -105,11 +103,9 @@ def test_hits_are_those_of_an_index(docs, mode):
 def test_words_of_a_title_are_found(tmp_path):
     folder = tmp_path / "books"
     folder.mkdir()
-    parts = [
-        "The captain looked at the grey water and said nothing for an hour. " * 30,
-        "Anna mended the net on the quay while gulls shouted above her. " * 30,
-        "Bread was dear that winter, and the soup was thin. " * 30,
-    ]
+    parts = ["The captain looked at the grey water and said nothing for an hour. " * 30]
+    parts += ["Anna mended the net on the quay while gulls shouted above her. " * 30]
+    parts += ["Bread was dear that winter, and the soup was thin. " * 30]
     titles = {
         "Lighthouse keepers of Brittany": "lighthouse keepers",
         "A history of the violin": "the history of violins",
@@ -175,8 +171,7 @@ def test_a_large_notebook_is_read_by_its_cells_and_records_have_their_lines(tmp_
 
 
 def test_gzip_and_other_encodings(tmp_path):
-    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
-        file.write(f"{PASSWORDS}\r\n{BREAD}\r\n")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(f"{PASSWORDS}\r\n{BREAD}\r\n".encode()))
     (tmp_path / "b.txt").write_bytes("Die Schl\u00fcssel\n".encode("utf-16"))
     (tmp_path / "c.txt").write_bytes("the caf\u00e9 is closed on Sundays\n".encode("cp1252"))
     assert [hit.nearest_line for hit in grep("passwords", tmp_path, k=1)] == [1]
@@ -189,16 +184,11 @@ def test_gzip_and_other_encodings(tmp_path):
     assert "d.txt.gz (broken gzip" in sources.report.left_out
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(["word ", "caf\u00e9 ", "\n", "\n\n", "\r\n", "\u65e5\u672c", "x" * 30]),
-        min_size=20,
-        max_size=60,
-    ),
-    st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
-    st.integers(16, 300),
-)
+PARTS = st.sampled_from(["word ", "caf\u00e9 ", "\n", "\n\n", "\r\n", "\u65e5\u672c", "x" * 30])
+ENCODINGS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+
+
+@given(st.lists(PARTS, min_size=20, max_size=60), ENCODINGS, st.integers(16, 300))
 # The last piece is the end of a character.
 @example(["word "] * 24 + ["café ", "\n\n", "\n\n", "日本"], "utf-8-sig", 16)
 def test_pieces_are_the_text_with_its_places(parts, encoding, size):

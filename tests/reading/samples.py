@@ -6,6 +6,11 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
+from docx import Document
+from pptx import Presentation
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
 TITLE = "Harbour report"
 FIRST = "The ferry was late because of fog."
 SECOND = "Prices of fish rose again in spring."
@@ -20,31 +25,33 @@ def html(path: Path) -> None:
     )
 
 
+def dictionary(**items: Any) -> DictionaryObject:
+    """Return a dictionary of PDF; plain strings are names."""
+    names = {key: NameObject(f"/{value}") for key, value in items.items() if type(value) is str}
+    return DictionaryObject({NameObject(f"/{key}"): value for key, value in (items | names).items()})
+
+
 def pdf(
-    path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | None = None, algorithm: str = "RC4-128"
+    path: Path,
+    pages: tuple[str, ...] = (FIRST, SECOND),
+    password: str | None = None,
+    algorithm: str = "RC4-128",
+    title: str = TITLE,
 ) -> None:
-    from pypdf import PdfWriter
-    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
-
-    def dictionary(**items: Any) -> DictionaryObject:
-        return DictionaryObject({NameObject(f"/{name}"): value for name, value in items.items()})
-
     writer = PdfWriter()
-    font = dictionary(Type=NameObject("/Font"), Subtype=NameObject("/Type1"), BaseFont=NameObject("/Helvetica"))
+    font = dictionary(Type="Font", Subtype="Type1", BaseFont="Helvetica")
     for text in pages:
         drawn = DecodedStreamObject()
         drawn.set_data(f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode())
         page = writer.add_blank_page(612, 792)
         page.update(dictionary(Resources=dictionary(Font=dictionary(F1=font)), Contents=writer._add_object(drawn)))
-    writer.add_metadata({"/Title": TITLE})
+    writer.add_metadata({"/Title": title})
     if password is not None:
         writer.encrypt(password, owner_password="owner", algorithm=algorithm)
     writer.write(path)
 
 
 def docx(path: Path) -> None:
-    from docx import Document
-
     document = Document()
     document.add_heading(TITLE, 1)
     document.add_paragraph(FIRST)
@@ -56,8 +63,6 @@ def docx(path: Path) -> None:
 
 
 def pptx(path: Path) -> None:
-    from pptx import Presentation
-
     presentation = Presentation()
     presentation.core_properties.title = TITLE
     for title, text in ((TITLE, FIRST), ("Markets", SECOND)):

@@ -11,17 +11,13 @@ import os
 import struct
 import subprocess
 import sys
-import warnings
-import zipfile
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 import openpyxl
 import pandas
-import psutil
 import pyarrow
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -41,29 +37,28 @@ from tests.helpers.errors import error
 
 
 @pytest.fixture
-def file(tmp_path):
-    def write(content: bytes | str, name: str = "a.txt"):
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write
-
-
-@pytest.fixture
 def standard_input(monkeypatch):
     return lambda content: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def lines(source) -> list[str]:
-    return [line for _, line in read_lines(source)]
+@pytest.fixture
+def sources(file, standard_input):
+    """All ways to give a content: as a file and at standard input, plain and packed."""
+
+    def each(content: bytes, name: str = "a.txt"):
+        for written, suffix in ((content, ""), (gzip.compress(content), ".gz")):
+            yield file(written, f"{name}{suffix}")
+            standard_input(written)
+            yield "-"
+
+    return each
 
 
-def read(*files) -> list[Document]:
-    return [document for file in files for document in read_documents(file)]
+def read(source) -> list[Document]:
+    return list(read_documents(source))
 
 
-def test_only_a_line_feed_ends_a_line(file, standard_input):
+def test_only_a_line_feed_ends_a_line(sources):
     for content, expected in (
         (b"", []),
         (b"first\n\nthird", ["first", "", "third"]),
@@ -71,51 +66,33 @@ def test_only_a_line_feed_ends_a_line(file, standard_input):
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"]),
     ):
-        assert list(read_lines(file(content))) == list(enumerate(expected, 1))
-        for packed in (content, gzip.compress(content)):
-            standard_input(packed)
-            assert lines(file(packed)) == lines("-") == expected
+        for source in sources(content):
+            assert list(read_lines(source)) == list(enumerate(expected, 1))
 
 
 def test_gzip_is_known_by_its_bytes_and_not_by_its_name(file):
-    assert lines(file(gzip.compress(b"packed\n"), "packed.txt")) == ["packed"]
-    assert lines(file(b"plain\n", "plain.gz")) == ["plain"]
-    assert lines(file(gzip.compress(b"one\n") + gzip.compress(b"two\n"), "joined.gz")) == ["one", "two"]
+    joined = gzip.compress(b"one\n") + gzip.compress(b"two\n")
+    for content, name in ((joined, "packed.txt"), (b"one\ntwo\n", "plain.gz")):
+        assert list(read_lines(file(content, name))) == [(1, "one"), (2, "two")]
     packed = gzip.compress(b"a line of text\n" * 50, mtime=0)
     for content, line, why in [
         (packed[:-4], 50, "Compressed file ended before"),
         (packed[:-8] + b"\0\0\0\0" + packed[-4:], 50, "CRC check failed"),
-        (b"\x1f\x8b\x07" + packed[3:], 0, "Unknown compression method"),
         (packed[:10] + b"\xff" * 20, 0, "Error -3 while decompressing data: invalid block type"),
     ]:
         path = file(content)
         assert error(read_lines, path).startswith(f"{path}: broken gzip after line {line} ({why}")
 
 
-def test_a_file_is_closed_when_its_reader_stops_early(file):
-    path = file(b"a\nb\n")
-
-    def is_open() -> bool:
-        return str(path) in {opened.path for opened in psutil.Process().open_files()}
-
-    reader = read_lines(path)
-    next(reader)
-    assert is_open()
-    reader.close()
-    assert not is_open()
-
-
-def test_a_source_that_cannot_be_opened_or_fails_in_the_middle(tmp_path, file, monkeypatch):
-    inside = file(b"x") / "y"
+def test_sources_that_cannot_be_opened_or_fail_in_the_middle(tmp_path, file, monkeypatch):
     for source, said in [
-        (tmp_path / "missing.csv", "no such file"),
+        *((f"{tmp_path}/missing{suffix}", "no such file") for suffix in ("", ".csv", ".jsonl", ".parquet")),
         (tmp_path, "must be a file, got a folder"),
-        (inside, "cannot be read (Not a directory)"),
-        ("n" * 5000, "cannot be read (File name too long)"),
+        (file(b"x") / "y", "cannot be read (Not a directory)"),
         ("a\0b", "cannot be read (embedded null byte)"),
         ("/dev/zero", "a line has more than 256 MB; break it up"),
     ]:
-        assert error(read_lines, source) == f"{source}: {said}"
+        assert error(read_documents, source) == f"{source}: {said}"
     monkeypatch.setattr("sys.stdin", None)
     assert error(read_lines, "-") == "standard input is closed"
 
@@ -142,20 +119,17 @@ def test_bytes_that_are_not_of_the_encoding_that_is_named(file, standard_input):
     assert error(read_lines, "-") == f"standard input, line 1: must be UTF-8 (see byte 8 of the line); {advice}"
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.csv", "a.jsonl", "-"])
-def test_wrong_bytes_cost_themselves_and_one_warning(file, standard_input, name):
-    said = ["Le garçon a mangé.", "It\x92s here.", "a\xff gap", "fin"]
-    rows = {"a.csv": ["text", *said], "a.jsonl": [f'{{"text": "{text}"}}' for text in said]}.get(name, said)
-    wrong = {"\x92": b"\x92", "\xff": b"\xff"}
-    content = b"\n".join(b"".join(wrong.get(character, character.encode()) for character in row) for row in [*rows, ""])
-    if name == "-":
-        standard_input(content)
-    path = name if name == "-" else file(gzip.compress(content) if name.endswith(".gz") else content, name)
-    with pytest.warns(WrongBytesWarning) as warned:
-        assert [document.text for document in read(path)] == [said[0], "It\u2019s here.", "a� gap", "fin"]
-    (message,) = (str(each.message) for each in warned)
-    line, byte = (3, 3) if name == "a.csv" else (2, 3 + len('{"text": "') * (name == "a.jsonl"))
-    assert f", line {line}: byte {byte} (0x92) is not UTF-8" in message
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_wrong_bytes_cost_themselves_and_one_warning(sources, name):
+    said = ["Le garçon a mangé.", "It\udc92s here.", "a\udcff gap", "fin"]
+    of_csv, of_jsonl = ["text,n", *(f"{text},1" for text in said)], [f'{{"text": "{text}"}}' for text in said]
+    rows = {"a.csv": of_csv, "a.jsonl": of_jsonl}.get(name, said)
+    line, byte = {"a.csv": (3, 3), "a.jsonl": (2, 13)}.get(name, (2, 3))
+    for source in sources("\n".join([*rows, ""]).encode("utf-8", "surrogateescape"), name):
+        with pytest.warns(WrongBytesWarning) as warned:
+            assert [document.text for document in read(source)] == [said[0], "It\u2019s here.", "a� gap", "fin"]
+        (message,) = (str(each.message) for each in warned)
+        assert f", line {line}: byte {byte} (0x92) is not UTF-8" in message
 
 
 SAID = "Schöne Grüße aus München: über den Wolken muss die Freiheit wohl grenzenlos sein."
@@ -163,70 +137,42 @@ CYRILLIC = "Все люди рождаются свободными и равн�
 JAPANESE = "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。"
 
 
-@pytest.mark.parametrize(
-    "text", ["São Paulo is big", "Köln", "Café", "El Niño returned", "30 °C and 5 µm", "Überprüfung"]
-)
-def test_a_word_or_two_of_western_europe_are_no_asian_text(text):
-    assert settled(text.encode("cp1252")) == "cp1252"
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252", "utf-8-sig", "cp1251", "shift_jis"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt.gz"])
-def test_an_encoding_is_detected(file, standard_input, encoding, name):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt"])
+def test_an_encoding_is_detected(sources, encoding, name):
     said = {"cp1251": CYRILLIC, "shift_jis": JAPANESE}.get(encoding, SAID)
-    lines = {"a.jsonl": ["", f'{{"text": "{said}"}}'], "a.csv": ["", "text", f'"{said}"']}.get(name, ["plain", said])
-    content = "\n".join([*lines, ""]).encode(encoding)
-    path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
-    assert [document.text for document in read(path)][-1] == said
-    if not name.endswith(".csv"):
-        standard_input(content)
-        assert [document.text for document in read_documents("-")][-1] == said
+    lines = {"a.jsonl": [f'{{"text": "{said}"}}'], "a.csv": ["text,n", f'"{said}",1']}.get(name, ["plain", said])
+    for source in sources("\n".join(["", *lines, ""]).encode(encoding), name):
+        assert read(source)[-1].text == said
 
 
-def test_how_many_bytes_may_be_wrong():
+def test_how_many_bytes_may_be_wrong_and_what_a_word_or_two_are():
     wide, stray = "é".encode(), b"\xe9"
     # As many stray bytes as other letters are strays, more are another encoding; alone, one in a hundred bytes.
     assert [settled(stray * wrong + wide * 3, "latin-1") for wrong in (1, 3, 4)] == ["utf-8", "utf-8", "latin-1"]
     assert [settled((b"caf" + stray + b" two cafes" * 10)[:size]) for size in (100, 99)] == ["utf-8", "cp1252"]
     # A twentieth of text may be control characters.
     assert [is_binary(b"\1" + b"a" * others) for others in (19, 18)] == [False, True]
+    # Some of these words fit Asian encodings, too.
+    for text in ("São Paulo is big", "Köln", "Café", "El Niño returned", "30 °C and 5 µm", "Überprüfung"):
+        assert settled(text.encode("cp1252")) == "cp1252", text
 
 
-@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "A.CSV.GZ"])
-def test_a_suffix_in_capitals_names_the_same_format(file, name):
-    # Without the suffix, this is a line of text.
-    content = b"text\n"
-    assert read(file(gzip.compress(content) if name.endswith("GZ") else content, name)) == []
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "A.JSONL"])
-def test_documents_of_files_of_lines_and_of_jsonl(file, name):
-    path = file(' one \n\n \t \n{"text": "not read as JSON"}\n')
-    assert read(path) == [Document(" one "), Document('{"text": "not read as JSON"}')]
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.txt"])
+def test_documents_of_lines_and_of_jsonl(sources, name):
     rows = [{"text": "a", "id": "a", "n": 1, "tags": ["x"]}, {"text": "", "_id": 7}, {"text": "c", "id": None}]
-    expected = [Document("a", "a", {"n": 1, "tags": ["x"]}), Document("", 7), Document("c")]
-    content = "\n\n".join(map(json.dumps, rows)).encode()
-    path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
-    assert read(path) == expected
+    for source in sources("\n\n".join(["", *map(json.dumps, rows)]).encode(), name):
+        assert read(source) == [Document("a", "a", {"n": 1, "tags": ["x"]}), Document("", 7), Document("c")]
 
 
-def test_standard_input_is_jsonl_where_it_begins_with_an_object(standard_input):
-    for content, expected in [
-        (b'\n{"text": "a", "id": 1}\n{"text": "b"}\n', [Document("a", 1), Document("b")]),
-        (gzip.compress(b'{"text": "a"}\n'), [Document("a")]),
-        (b'"a string"\n{"text": "b"}\n', [Document('"a string"'), Document('{"text": "b"}')]),
-        (b"[" * 100_000, [Document("[" * 100_000)]),
-    ]:
-        standard_input(content)
-        assert read("-") == expected
-    standard_input(b'{"text": "a"}\nno object\n')
-    assert error(read_documents, "-").startswith("standard input, line 2: not JSON (Expecting value")
+def test_lines_are_texts_unless_the_first_one_is_an_object(sources):
+    for content in (b' one \n\n \t \n{"text": "b"}\n', b'"a string"\n{"text": "b"}\n', b"[" * 100_000):
+        for source in sources(content):
+            assert read(source) == [Document(line) for line in content.decode().split("\n") if line.strip()]
 
 
 BAD_JSON = [
     ('{"text": ', "not JSON (Expecting value: line 1 column 10 (char 9))"),
-    ("[1]", "must be a JSON object with the field 'text', got a list"),
-    ('{"body": 1, "n": 2}', "no field 'text' (fields: 'body', 'n'); name the right one with --field"),
     ('{"text": 5}', "the field 'text' must be a string, got an int"),
     ('{"text": "x", "id": 1.5}', "the id must be a string or an integer, got a float"),
     ('{"text": "x", "_id": true}', "the id must be a string or an integer, got a bool"),
@@ -235,21 +181,18 @@ BAD_JSON = [
 ]
 
 
-def test_labelled(file, standard_input):
+def test_labelled(sources, file):
     content = "pos\ta film\twith a tab \r\n\n très bien \tun film\nneg\t\n".encode()
-    expected = (["pos", "très bien", "neg"], ["a film\twith a tab ", "un film", ""])
-    assert read_labelled(file(content)) == expected
-    standard_input(gzip.compress(content))
-    assert read_labelled("-") == expected
-    for line in ("pos,a film", "x" * 100):
-        path = file(f"pos\tgood\n{line}\n")
-        assert error(read_labelled, path) == f"{path}, line 2: {line[:40]!r} is not label<TAB>text"
+    for source in sources(content):
+        assert read_labelled(source) == (["pos", "très bien", "neg"], ["a film\twith a tab ", "un film", ""])
+    path = file(f"pos\tgood\n{'x' * 100}\n")
+    assert error(read_labelled, path) == f"{path}, line 2: {'x' * 40!r} is not label<TAB>text"
     path = file("pos\tgood\n\ta film\n  \tanother\n")
     assert error(read_labelled, path) == f"{path}, line 2: the label 'label' is empty"
     assert read_labelled(path, skipped=(skipped := [])) == (["pos"], ["good"])
     assert skipped == [f"{path}, line 2", f"{path}, line 3"]
-    standard_input(b"\n \n")
-    assert error(read_labelled, "-") == "standard input: no rows; give lines of label<TAB>text"
+    for source in sources(b"\n \n"):
+        assert error(read_labelled, source).endswith(": no rows; give lines of label<TAB>text")
 
 
 def table(tmp_path, name="a.parquet", **columns):
@@ -280,10 +223,8 @@ def test_parquet(tmp_path, file):
 def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
-    for name in ("deep", ".hidden"):
-        (folder / name).mkdir(parents=True)
-    (tmp_path / "secret.txt").touch()
-    for name in ("b.txt", "deep/a.jsonl", "image.png", ".c.txt", ".hidden/d.txt"):
+    for name in ("b.txt", "deep/a.jsonl", "image.png", ".c.txt", ".hidden/d.txt", "../secret.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"text": "a"}\n' if name.endswith("jsonl") else "b\n")
     for name, target in (("e.txt", "b.txt"), ("f.txt", "../secret.txt"), ("g.txt", "/dev/zero")):
         (folder / name).symlink_to(target)
@@ -291,7 +232,6 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
     uri = folder.as_uri()
     for inputs, prefix, expected in (
         ([folder], folder, "b.txt deep/a.jsonl e.txt"),
-        (["in"], "in", "b.txt deep/a.jsonl e.txt"),
         (["in/deep/*", "in/b.txt"], "in", "deep/a.jsonl b.txt"),
         ([f"{uri}/deep"], f"{uri}/deep", "a.jsonl"),
         ([f"{uri}/**/*.jsonl"], uri, "deep/a.jsonl"),
@@ -299,32 +239,32 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
     ):
         assert [source.name for source in find_sources(inputs)] == [f"{prefix}/{name}" for name in expected.split()]
     files = [source.name for source in find_sources([folder])]
-    assert [document.text for document in read(*files)] == ["b", "a", "b"]
+    assert [document.text for file in files for document in read(file)] == ["b", "a", "b"]
     assert estimated_count(files) == 3
     assert f"{estimated_count(files):,}" == str(estimated_count(files)) == "about 3"
     assert estimated_count(["-"]) is None
 
 
 def test_files_that_cannot_be_read(file):
+    # A suffix in capitals names the same format.
     for name, content, message in (
         *(("a.jsonl", f'{{"text": "good"}}\n\n{line}\n', f", line 3: {message}") for line, message in BAD_JSON),
         ("a.csv", "", ": must begin with a header with the field 'text', got an empty file"),
-        ("a.csv", "body,n\nx,1\n", ": no field 'text' (fields: 'body', 'n'); name the right one with --field"),
-        ("a.csv", "text,n,n\nx,1,2\n", ": the header names the field 'n' twice"),
-        ("a.csv", "text,n\nx,1\ny\n", ", line 3: 1 field, but the header has 2"),
+        ("A.CSV", "body,n\nx,1\n", ": no field 'text' (fields: 'body', 'n'); name the right one with --field"),
+        ("A.CSV.GZ", "text,n,n\nx,1,2\n", ": the header names the field 'n' twice"),
         ("a.csv", 'text\n"open\n', ", line 2: cannot be read (unexpected end of data)"),
         ("a.json", '[{"text": "a"}, 7]', ", row 2: must be a JSON object with the field 'text', got an int"),
         ("a.json", '[{"text": "a"}, {"n": 7}]', ", row 2: no field 'text' (fields: 'n'); name the right one"),
         ("a.json", '{\n"text": "a"\n}\n', ", line 1: not JSON (Expecting property name"),
         ("a.json", '[{"text": "a"}, {"text"', ", row 2: not JSON, or cut short (ends with "),
-        ("a.parquet", b"PAR1 nothing", ": cannot be read as Parquet ("),
+        ("a.parquet", "PAR1 nothing", ": cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], ": cannot be read as Parquet ("),
     ):
-        path = file(content, name)
+        path = file(gzip.compress(content.encode()) if name == "A.CSV.GZ" else content, name)
         said = error(read, path)
         assert said.startswith(f"{path}{message}")
         assert "\n" not in said
-        if name == "a.json" and content[0] == "{":
+        if content[:2] == "{\n":
             assert said.endswith("; give an object on each line, or one array of objects")
 
 
@@ -333,7 +273,6 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
     not_utf8 = pyarrow.StringArray.from_buffers(1, ends, pyarrow.py_buffer(b"\xa0\xff"))
     broken = ": cannot be read as Parquet ("
     for columns, message in [
-        ({"body": ["x"]}, ": no field 'text' (fields: 'body'); name the right one with --field"),
         ({"text": ["a", None]}, ", row 2: the field 'text' must be a string, got null"),
         ({"text": ["a"], "more": not_utf8}, broken),
         ({"text": ["a"], "more": pyarrow.array([2**60], pyarrow.timestamp("us"))}, broken),
@@ -342,29 +281,26 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
         assert error(read, path).startswith(f"{path}{message}")
 
 
-def test_sources_that_cannot_be_used(tmp_path):
-    assert error(find_sources, []).startswith("no input: give a file, a folder, a glob, a URI or -")
-    assert error(find_sources, ["-", "-"]) == "standard input is named twice, but can be read only once"
+def test_inputs_that_name_no_file(tmp_path):
     assert error(find_sources, [tmp_path]).startswith(f"{tmp_path}: a folder must hold a file ending in .txt, .jsonl,")
-    for name in ("", ".csv", ".jsonl", ".parquet"):
-        assert error(read, f"{tmp_path}/missing{name}") == f"{tmp_path}/missing{name}: no such file"
-    for name, said in (
-        ("nowhere.txt", "no such file"),
-        ("nowhere*.txt", "no such file, and nothing matches it"),
-        ("file:///nowhere/at/all", "no such file"),
-        ("nosuch://x", "cannot be reached"),
+    for names, said in (
+        ([], "no input: give a file, a folder, a glob, a URI or -"),
+        (["-", "-"], "standard input is named twice, but can be read only once"),
+        (["nowhere.txt"], "nowhere.txt: no such file"),
+        (["nowhere*.txt"], "nowhere*.txt: no such file, and nothing matches it"),
+        (["file:///nowhere/at/all"], "file:///nowhere/at/all: no such file"),
+        (["nosuch://x"], "nosuch://x: cannot be reached"),
     ):
-        assert error(find_sources, [name]).startswith(f"{name}: {said}")
+        assert error(find_sources, names).startswith(said)
 
 
-def test_a_named_field_makes_a_table_of_standard_input(file, standard_input):
+def test_a_named_field_makes_a_table_of_standard_input(file, sources, standard_input):
     for content, expected in (
         ('id,headline\n0,"oil, again"\n', Document("oil, again", 0)),
         ("\nheadline\tyear\noil\t2003\n", Document("oil", None, {"year": 2003})),
         ('{"headline": "oil", "id": "a"}\n', Document("oil", "a")),
     ):
-        standard_input(content.encode())
-        for source in ("-", file(content, "news")):
+        for source in sources(content.encode(), "news"):
             assert [*read_documents(source, "headline")] == [expected]
     standard_input(b"first\n")
     for source, name in ((file("first\nsecond\n"), None), ("-", "standard input")):
@@ -388,33 +324,24 @@ LABELLED = (["1", "true", "neg"], ["good, really", "fine", "bad"])
         ("a.jsonl", b"\n".join(b'{"text": "%s", "label": %s}' % row for row in JSON_ROWS)),
     ],
 )
-def test_labelled_tables(file, standard_input, name, content):
-    assert read_labelled(file(content, name)) == LABELLED
-    assert read_labelled(file(gzip.compress(content), f"{name}.gz")) == LABELLED
-    standard_input(content)
-    assert read_labelled("-") == LABELLED
+def test_labelled_tables(sources, name, content):
     renamed = content.replace(b"text", b"review").replace(b"label", b"stars")
-    standard_input(renamed)
-    assert read_labelled(file(renamed, name), "review", "stars") == LABELLED
-    assert read_labelled("-", "review", "stars") == LABELLED
+    for written, fields in ((content, ()), (renamed, ("review", "stars"))):
+        for source in sources(written, name):
+            assert read_labelled(source, *fields) == LABELLED
 
 
 def test_labelled_tables_that_cannot_be_used(file):
+    lacking = "no field 'text', 'label' (fields: 'body', 'stars'); name the right ones with --field, --label-field"
     for name, content, message in [
-        ("a.csv", "text,stars\ngood,1\n", ": no field 'label' (fields: 'text', 'stars'); name the right one with"),
-        (
-            "a.csv",
-            "body,stars\ngood,1\n",
-            ": no field 'text', 'label' (fields: 'body', 'stars'); name the right ones with --field, --label-field",
-        ),
+        ("a.csv", "body,stars\ngood,1\n", f": {lacking}"),
         ("a.csv", "text,label\ngood,1\nbad, \n", ", line 3: the label 'label' is empty"),
         ("a.jsonl", '{"text": "x", "label": null}\n', ", line 1: the label 'label' is empty"),
     ]:
         path = file(content, name)
-        assert error(read_labelled, path).startswith(f"{path}{message}")
+        assert error(read_labelled, path) == f"{path}{message}"
     path = file("1\tgood\n", "a.tsv")
     assert "does not name the columns 'label' and 'review'" in error(read_labelled, path, "review")
-    assert error(read_labelled, path, "x", "x").endswith("must differ, got 'x', 'x'")
 
 
 @pytest.mark.parametrize("wrong", [None, ValueError("broken")])
@@ -437,16 +364,8 @@ def test_items_come_as_they_arrive_and_an_error_after_them(wrong):
     assert max(map(len, blocks)) <= 10
 
 
-TYPES = {
-    "94110  7": [94110, None, 7],
-    "3.5 2 -0.25": [3.5, 2, -0.25],
-    "1e-05 1e+16": [1e-05, 1e16],
-    f"{'9' * 18} 1": [int("9" * 18), 1],
-    **{
-        cells: cells.split()
-        for cells in ("02134 90210", "3.10 3.9 3.11", "1e5 2", "5 five", "٣ 3", "nan inf", "1_000 1")
-    },
-}
+TYPES = {"94110  7": [94110, None, 7], "3.5 2 1e-05": [3.5, 2, 1e-05], f"{'9' * 18} 1": [int("9" * 18), 1]}
+TYPES |= {cells: cells.split() for cells in ("02134 90210", "3.10 3.9 3.11", "nan inf")}
 
 
 @pytest.mark.parametrize("mark", [",", "\t"])
@@ -463,29 +382,31 @@ def test_a_column_has_the_type_of_all_its_cells(file, mark):
         assert [each.id for each in read(file(content, "a.csv"))] == ids
 
 
+def as_csv(folders, rows, suffix="csv", encoding="utf-8", **options) -> Path:
+    """Write a table into a folder of its own."""
+    path = folders.mktemp("table") / f"a.{suffix}"
+    with path.open("w", newline="", encoding=encoding) as file:
+        csv.writer(file, **options).writerows(rows)
+    return path
+
+
 @settings(max_examples=60)
-@given(st.lists(st.one_of(st.integers().map(str), st.floats().map(repr), st.text("0123456789.-+e ", max_size=6))))
+@given(st.lists(st.one_of(st.integers().map(str), st.floats().map(repr), st.text("0123456789.-+e ", min_size=1))))
 def test_what_is_read_can_be_written_again(tmp_path_factory, cells):
-    cells = [cell for cell in cells if cell]
-    path = tmp_path_factory.mktemp("cells") / "a.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "cell"), *(("x", cell) for cell in cells)])
+    path = as_csv(tmp_path_factory, [("text", "cell"), *(("x", cell) for cell in cells)])
     values = [document.metadata["cell"] for document in read(path)]
     assert list(map(str, values)) == cells
     assert len({isinstance(value, str) for value in values}) < 2
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a", "a.tsv.gz", "-"])
-def test_labelled_lines_are_known_everywhere(file, standard_input, name):
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a"])
+def test_labelled_lines_are_known_everywhere(sources, name):
     labels, texts = ["pos", "neg", "pos"], ["great food", "cold soup", "lovely staff"]
-    content = "".join(f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)).encode()
-    source = file(gzip.compress(content) if name.endswith("gz") else content, name)
-    if name == "-":
-        source = "-"
-        standard_input(content)
-    assert [(each.metadata["label"], each.text) for each in read(source)] == [*zip(labels, texts, strict=True)]
-    standard_input(content)
-    assert read_labelled(source) == (labels, texts)
+    content = "".join(map("{}\t{}\n".format, labels, texts)).encode()
+    for source in sources(content, name):
+        assert [(each.metadata["label"], each.text) for each in read(source)] == [*zip(labels, texts, strict=True)]
+    for source in sources(content, name):
+        assert read_labelled(source) == (labels, texts)
 
 
 def test_other_lines_with_tabs_stay_whole(file):
@@ -511,23 +432,24 @@ def test_a_header_is_no_label_and_dedupe_compares_the_texts_alone(tmp_path, file
 CELLS = ['said "yes"', 'a "b" c, d', '"whole"', "tab\there", "two\nlines", '""', '"', "plain", "5\" and 6'", "é\nü"]
 
 
-@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
-@pytest.mark.parametrize("header", [True, False])
-def test_quotes_of_pandas(tmp_path, quoting, header):
-    frame = pandas.DataFrame({"label": ["a", "b"] * 5, "text": CELLS, "n": range(10)})
-    frame = frame if header else frame[["label", "text"]]
-    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False, header=header, quoting=quoting)
+TABS = {"sep": "\t", "index": False}
+WRITERS = [
+    *(("pandas", {**TABS, "quoting": quoting}) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC)),
+    *(("pandas", {**TABS, "columns": ["label", "text"], "header": False, "quoting": quoting}) for quoting in (0, 1)),
+    ("polars", {"separator": "\t"}),
+    ("duckdb", {"sep": "\t"}),
+]
+
+
+@pytest.mark.parametrize(("library", "options"), WRITERS)
+def test_quotes_of_writers(tmp_path, library, options):
+    table = pyarrow.table({"label": ["a", "b"] * 5, "text": CELLS, "n": range(10)})
+    written = table.to_pandas() if library == "pandas" else pytest.importorskip(library).from_arrow(table)
+    getattr(written, "to_csv" if library == "pandas" else "write_csv")(str(tmp_path / "a.tsv"), **options)
     assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
     assert read_labelled(tmp_path / "a.tsv") == (["a", "b"] * 5, CELLS)
     dedupe(tmp_path / "a.tsv", tmp_path / "b.tsv", threshold=1)
     assert {each.text for each in read(tmp_path / "b.tsv")} <= set(CELLS)
-
-
-@pytest.mark.parametrize(("library", "options"), [("polars", {"separator": "\t"}), ("duckdb", {"sep": "\t"})])
-def test_quotes_of_other_writers(tmp_path, library, options):
-    written = pytest.importorskip(library).from_arrow(pyarrow.table({"text": CELLS, "n": range(len(CELLS))}))
-    written.write_csv(str(tmp_path / "a.tsv"), **options)
-    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
 
 
 RAW = ['"Great," he said, "very."', '"whole"', 'say "yes"', '"open', '5" pipe', '""', "plain"]
@@ -547,9 +469,7 @@ def test_quotation_marks_that_are_letters(tmp_path, file, cell):
 @settings(max_examples=80)
 @given(st.lists(st.text('a"\t\n ', min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=8))
 def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
-    path = tmp_path_factory.mktemp("cells") / "a.tsv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([("id", "text"), *enumerate(cells)])
+    path = as_csv(tmp_path_factory, [("id", "text"), *enumerate(cells)], "tsv", delimiter="\t", lineterminator="\n")
     assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
 
 
@@ -570,23 +490,20 @@ def test_embeddings_are_inputs(tmp_path_factory, suffix, rows, named, turned):
         assert (np.load(path) == embeddings).all()
         return
     for found, wanted, vector in zip(read(path), documents, embeddings, strict=True):
-        stored = {key: value for key, value in found.metadata.items() if key.startswith("embedding")}
-        fields = {key: value for key, value in found.metadata.items() if key not in stored}
+        numbers = [found.metadata.pop(key) for key in list(found.metadata) if key.startswith("embedding")]
+        assert (np.array(numbers, np.float32).ravel() == vector).all()
         plain = {key: well_formed(value) if isinstance(value, str) else value for key, value in wanted.metadata.items()}
-        assert (found.text, found.id, fields) == (well_formed(wanted.text), wanted.id, plain)
-        numbers = [*stored.values()] if suffix == "csv" else stored["embedding"]
-        assert (np.array(numbers, np.float32) == vector).all()
+        assert found == Document(well_formed(wanted.text), wanted.id, plain)
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_json_arrays(tmp_path, file, standard_input, indent):
+def test_json_arrays(tmp_path, file, sources, indent):
     rows = [{"text": f"text {number}", "id": number, "tags": ["a", {"b": "]"}]} for number in range(200)]
-    path = file(json.dumps(rows, indent=indent), "a.json")
+    content = json.dumps(rows, indent=indent).encode()
     expected = [Document(row["text"], row["id"], {"tags": row["tags"]}) for row in rows]
-    assert read(path) == expected
-    standard_input(path.read_bytes())
-    assert read("-") == expected
-    assert dedupe(path, tmp_path / "b.json").kept == 200
+    for source in sources(content, "a.json"):
+        assert read(source) == expected
+    assert dedupe(file(content, "a.json"), tmp_path / "b.json").kept == 200
     assert read(tmp_path / "b.json") == expected
     assert read(file("[]", "c.json")) == []
 
@@ -614,53 +531,40 @@ def test_an_object_in_the_field_metadata_becomes_fields(file):
 
 NAMES = st.lists(st.text('abç text,;|\t"\n0', min_size=1, max_size=6).filter(str.strip), max_size=3, unique=True)
 CELL = st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"], max_codepoint=0x2FF), max_size=8)
+ROWS = st.lists(st.tuples(CELL.filter(str.strip), CELL, CELL, CELL), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.filterwarnings("ignore::ctx_embed.reading.tables.ReadingWarning")
+@settings(max_examples=150)
 @given(
-    data=st.data(),
     names=NAMES,
+    rows=ROWS,
     delimiter=st.sampled_from(",;\t|"),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+    end=st.sampled_from(["\n", "\r\n"]),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
 )
-def test_tables_are_those_of_pandas(tmp_path_factory, data, names, delimiter, encoding):
+def test_tables_are_those_of_pandas(tmp_path_factory, names, rows, delimiter, encoding, end, quoting):
     # A header in which the suffix's delimiter occurs has fields already.
     unfit = "," if delimiter in ";|" else "\0"
     names = [name for name in names if unfit not in name and name.strip() not in ("text", "id", "_id", "metadata")]
-    header = [*names, "text", ""]
-    rows = data.draw(
-        st.lists(st.tuples(*[CELL] * (len(header) - 2), CELL.filter(str.strip), st.just("")), min_size=1, max_size=6)
-    )
-    path = tmp_path_factory.mktemp("tables") / ("a.tsv" if delimiter == "\t" else "a.csv")
-    with path.open("w", newline="", encoding=encoding) as file:
-        end = data.draw(st.sampled_from(["\n", "\r\n"]))
-        csv.writer(
-            file,
-            delimiter=delimiter,
-            lineterminator=end,
-            quoting=data.draw(st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL])),
-        ).writerows([header, *rows])
+    table = [[*names, "text", ""], *([*cells[: len(names)], text, ""] for text, *cells in rows)]
+    options = {"delimiter": delimiter, "lineterminator": end, "quoting": quoting}
+    path = as_csv(tmp_path_factory, table, "tsv" if delimiter == "\t" else "csv", encoding, **options)
     frame = pandas.read_csv(path, sep=delimiter, encoding=encoding, dtype=str, keep_default_na=False, header=None)
-    assert frame.iloc[0, :-1].tolist() == header[:-1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReadingWarning)
-        found = list(read_documents(path))
-    assert [document.text for document in found] == frame.iloc[1:, len(header) - 2].tolist()
-    expected = [
-        {name: cell for name, cell in zip(header[:-2], row, strict=False) if cell}
-        for row in frame.iloc[1:].values.tolist()
-    ]
-    assert [{name: str(value) for name, value in document.metadata.items()} for document in found] == expected
+    assert frame.iloc[0, :-1].tolist() == table[0][:-1]
+    found = read(path)
+    assert [document.text for document in found] == frame.iloc[1:, len(names)].tolist()
+    filled = [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in frame.iloc[1:].values]
+    assert [{name: str(value) for name, value in document.metadata.items()} for document in found] == filled
 
 
 def test_the_delimiter_is_that_of_records_and_not_of_lines(file):
     for mark, name in ((";", "semicolons"), ("|", "bars"), ("\t", "tabs")):
         content = f'id{mark}text\n1{mark}"a, b\nc, d\ne, f"\n2{mark}"g, h"\n'
         with pytest.warns(ReadingWarning, match=f"a.csv: fields are separated by {name}"):
-            assert [(each.id, each.text) for each in read(file(content, "a.csv"))] == [
-                (1, "a, b\nc, d\ne, f"),
-                (2, "g, h"),
-            ]
+            found = [(each.id, each.text) for each in read(file(content, "a.csv"))]
+        assert found == [(1, "a, b\nc, d\ne, f"), (2, "g, h")]
     # A header of one field, and texts with commas.
     assert [each.text for each in read(file("text\none; two\nthree; four\n", "a.csv"))] == ["one; two", "three; four"]
     assert "(fields: 'a', 'b')" in error(read, file("a;b\n1;2\n", "a.csv"))
@@ -681,26 +585,29 @@ def test_fields_are_named_by_paths(tmp_path, file):
     assert error(Fields, "a", "a").endswith("must differ, got 'a', 'a'")
 
 
+def written(table: pandas.DataFrame, path: Path) -> Path:
+    """Write a table as its suffix says, packed or not."""
+    if ".jsonl" in path.name:
+        table.to_json(path, orient="records", lines=True)
+    elif path.suffix in (".parquet", ".xlsx"):
+        getattr(table, "to_parquet" if path.suffix == ".parquet" else "to_excel")(path, index=False)
+    else:
+        table.to_csv(path, sep="," if ".csv" in path.name else "\t", index=False)
+    return path
+
+
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "xlsx"])
 def test_several_fields_are_one_text(tmp_path, suffix):
     table = pandas.DataFrame(
         {"a": ["one", None, "three"], "n": [1, 2, 3], "b": ["x", "y", ""], "label": ["+", "-", "+"]}
     )
-    path = tmp_path / f"table.{suffix}"
-    if suffix in ("csv", "tsv"):
-        table.to_csv(path, sep="\t" if suffix == "tsv" else ",", index=False)
-    elif suffix == "jsonl":
-        table.to_json(path, orient="records", lines=True)
-    else:
-        getattr(table, "to_parquet" if suffix == "parquet" else "to_excel")(path, index=False)
+    path = written(table, tmp_path / f"table.{suffix}")
     assert [document.text for document in read_documents(path, ["b", "a"])] == ["x\none", "y", "three"]
     (first, *_) = read_documents(path, Fields(("a", "b"), "n"))
     assert (first.text, str(first.id), first.metadata) == ("one\nx", "1", {"label": "+"})
     expected = ["+", "-", "+"], ["one\nx", "y", "three"]
     assert read_labelled(path, ("a", "b")) == expected == read_labelled(path, Fields("b", "n", "a"))
-    assert "no field 'c' (fields: 'a', 'n', 'b', 'label'); name the right one with --field" in error(
-        lambda: list(read_documents(path, ["a", "c"]))
-    )
+    assert "no field 'c' (fields: 'a', 'n', 'b', 'label')" in error(read_documents, path, ["a", "c"])
     assert error(read_documents, path, "a,b").endswith("name the right one with --field, once for each")
     assert error(read_labelled, path, ("a", "label")).endswith("must differ, got 'a', 'label', 'label'")
 
@@ -726,9 +633,6 @@ def test_rows_of_spreadsheets(tmp_path, file):
     ]
     assert read(tmp_path / "a.xlsx") == expected
     assert read_labelled(tmp_path / "a.xlsx", "text", "day")[0] == ["2020-01-02", "True", "_X0041_"]
-    assert error(read_documents, tmp_path / "a.xlsx", "body").endswith(
-        "no field 'body' (fields: 'text', 'year', 'day'); name the right one with --field"
-    )
     for name, row in (("Second", ["id", "text"]), ("Third", ["no", "columns"])):
         sheet = book.create_sheet(name)
         sheet.append(row)
@@ -747,19 +651,14 @@ def test_rows_of_spreadsheets(tmp_path, file):
         assert "a.xls: cannot be read as a spreadsheet (" in error(read, file(content, "a.xls"))
 
 
-def test_a_hostile_spreadsheet_costs_bounded_time_and_memory(tmp_path, file, monkeypatch):
-    cells = "".join(
-        f'<row r="{row}"><c r="{cell}{row}"><v>1</v></c></row>' for row, cell in ((1, "A"), (1048576, "XFD"))
-    )
-    sheet = f'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>{cells}</sheetData></worksheet>'
+def test_a_hostile_spreadsheet_costs_bounded_memory(tmp_path, file, members):
     book = openpyxl.Workbook()
-    book.save(tmp_path / "plain.xlsx")
-    with zipfile.ZipFile(tmp_path / "plain.xlsx") as plain, zipfile.ZipFile(tmp_path / "wide.xlsx", "w") as wide:
-        for name in plain.namelist():
-            wide.writestr(name, sheet if name.endswith("sheet1.xml") else plain.read(name))
-    assert "wide.xlsx: ends the process that reads it" in error(read, tmp_path / "wide.xlsx")
-    monkeypatch.setattr(tables, "Worker", partial(tables.Worker, 0.01))
-    assert "takes longer than 0.01 s" in error(read, tmp_path / "plain.xlsx")
+    book.active.append(["far"])
+    book.save(tmp_path / "a.xlsx")
+    parts = members(tmp_path / "a.xlsx")
+    far = b'</row><row r="1048576"><c r="XFD1048576"><v>1</v></c></row>'
+    parts["xl/worksheets/sheet1.xml"] = parts["xl/worksheets/sheet1.xml"].replace(b"</row>", far)
+    assert "a.xlsx: ends the process that reads it" in error(read, file(parts, "a.xlsx"))
 
 
 def test_columns_of_bytes_are_left_out_and_named(tmp_path):
@@ -789,30 +688,18 @@ def test_cells_too_many_or_too_few_at_the_right(file):
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a.csv", "a.jsonl", "a.csv.gz"])
 @pytest.mark.parametrize("by", ["train", "reader", "reader of a large file"])
-def test_a_file_of_labels_is_read_once_and_a_large_one_of_tabs_twice(tmp_path, file, name, by, monkeypatch):
+def test_a_file_of_labels_is_read_once_and_a_large_one_of_tabs_twice(tmp_path, name, by, monkeypatch):
     if "large" in by:
         monkeypatch.setattr(tables, "_HELD_BYTES", 1000)
-    rows = [("pos", "a good film"), ("neg", "a dull film")] * 20_000
-    if "jsonl" in name:
-        content = "".join(json.dumps({"label": label, "text": text}) + "\n" for label, text in rows)
-    else:
-        mark = "," if name.startswith("a.csv") else "\t"
-        content = "".join(f"{label}{mark}{text}\n" for label, text in [("label", "text"), *rows])
-    path = file(gzip.compress(content.encode()) if name.endswith("gz") else content, name)
-    size, count = path.stat().st_size, 0
+    rows = pandas.DataFrame({"label": ["pos", "neg"] * 20_000, "text": ["a good film", "a dull film"] * 20_000})
+    path, counts = written(rows, tmp_path / name), []
 
     class Counted(io.FileIO):
-        def readinto(self, buffer):
-            nonlocal count
-            found = super().readinto(buffer)
-            count += found
-            return found
+        read, readall = io.RawIOBase.read, io.RawIOBase.readall
 
-        def readall(self):
-            nonlocal count
-            found = super().readall()
-            count += len(found)
-            return found
+        def readinto(self, buffer):
+            counts.append(super().readinto(buffer))
+            return counts[-1]
 
     monkeypatch.setattr(opening, "open_regular", lambda path: io.BufferedReader(Counted(path)))
     if by == "train":
@@ -821,5 +708,5 @@ def test_a_file_of_labels_is_read_once_and_a_large_one_of_tabs_twice(tmp_path, f
     else:
         assert len(read_labelled(path)[0]) == len(rows)
     # What was buffered to see the format may be read twice.
-    passes = 2 if "large" in by and name in ("a.tsv", "a.txt") else 1
-    assert passes * size <= count <= passes * size + (1 << 18)
+    size, passes = path.stat().st_size, 2 if "large" in by and name in ("a.tsv", "a.txt") else 1
+    assert passes * size <= sum(counts) <= passes * size + (1 << 18)
