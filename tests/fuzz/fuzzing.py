@@ -6,7 +6,6 @@ python -m tests.fuzz.fuzzing MINUTES [KIND ...] fuzzes each kind with new seeds,
 import json
 import shutil
 import signal
-import struct
 import sys
 import tempfile
 import time
@@ -33,42 +32,36 @@ PIECES += [b"[" * 50_000, b"{" * 200, b"(" * 200, b"<a>" * 200, b"*" * 50, b"9" 
 PIECES += [b"\xff\xfe", b"\xf0\x28", "\u202e\u0130\uffff".encode()]
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Return each object and array in JSON with each of its keys and places."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path] + [place for key, each in inner for place in _places(each, (*path, key))]
+    return [place for key, each in inner for place in [(value, key), *_places(each)]]
 
 
 def _with_other_value(draw: Any, value: Any) -> Any:
     """Return JSON in which one value is another one, missing, or under an unknown name."""
-    places = _places(value)
-    place = places[draw(st.integers(0, len(places) - 1))]
-    if not place:
-        return draw(VALUES)
-    holder = value
-    for key in place[:-1]:
-        holder = holder[key]
+    holder, key = draw(st.sampled_from([(None, None), *_places(value)]))
     how = draw(st.integers(0, 5))
+    if holder is None:
+        return draw(VALUES)
     if how == 0:
-        del holder[place[-1]]
+        del holder[key]
     elif how == 1 and isinstance(holder, dict):
-        holder["unknown"] = holder.pop(place[-1])
+        holder["unknown"] = holder.pop(key)
     else:
-        holder[place[-1]] = draw(VALUES)
+        holder[key] = draw(VALUES)
     return value
 
 
 def _json(draw: Any, content: bytes) -> bytes | None:
     """Return JSON, or safetensors with a header, in which one value is another; None if the content is neither."""
-    head = b""
-    text, rest = content, b""
-    if len(content) > HEADER and content[HEADER : HEADER + 1] == b"{":
-        (size,) = struct.unpack("<Q", content[:HEADER])
-        text, rest, head = content[HEADER : HEADER + size], content[HEADER + size :], b"safetensors"
+    is_safetensors = content[HEADER : HEADER + 1] == b"{"
+    start, stop = (HEADER, HEADER + int.from_bytes(content[:HEADER], "little")) if is_safetensors else (0, None)
     try:
-        changed = json.dumps(_with_other_value(draw, json.loads(text))).encode()
+        changed = json.dumps(_with_other_value(draw, json.loads(content[start:stop]))).encode()
     except (ValueError, RecursionError):
         return None
-    return struct.pack("<Q", len(changed)) + changed + rest if head else changed
+    return len(changed).to_bytes(HEADER, "little") + changed + content[stop:] if is_safetensors else changed
 
 
 def _edited(draw: Any, content: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """What is fuzzed: for each kind of input, the files of a good one and the program's use of them."""
 
-import gzip
+import csv
 import json
 import sqlite3
 import zlib
@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyarrow
+import pandas
 import torch
-from pyarrow import parquet
 from starlette.testclient import TestClient
 
 import ctx_embed
@@ -43,9 +42,7 @@ from tests.helpers.cli import Command
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.reading.samples import WRITERS
 
-ROWS = [
-    {"id": f"s{number}", "text": text, "label": "ab"[number % 2], "n": number} for number, text in enumerate(SENTENCES)
-]
+ROWS = [{"id": f"s{n}", "text": text, "label": "ab"[n % 2], "n": n} for n, text in enumerate(SENTENCES)]
 TEXTS = [SENTENCES[0], ""]
 OPTIONS = {*LISTS, "steps", "learning_rate", "system", "encoder_options", "sources"}
 
@@ -61,15 +58,24 @@ class Target:
     writes: bool = False  # whether use may change the folder
 
 
+def _files(**contents: str) -> Callable[[Path], None]:
+    """Return what writes files of these names, in which _ is a dot."""
+
+    def make(folder: Path) -> None:
+        for name, content in contents.items():
+            (folder / name.replace("_", ".")).write_text(content)
+
+    return make
+
+
 def _make_rows(folder: Path) -> None:
-    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
-    table = "".join(f'{row["id"]},"{row["text"]}",{row["label"]},{row["n"]}\n' for row in ROWS)
-    (folder / "rows.jsonl").write_text(lines)
-    (folder / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    (folder / "rows.csv").write_text("id,text,label,n\n" + table)
-    (folder / "rows.tsv").write_text("id\ttext\tlabel\tn\n" + table.replace(",", "\t"))
+    table = pandas.DataFrame(ROWS)
+    for name in ("rows.jsonl", "rows.jsonl.gz"):
+        table.to_json(folder / name, orient="records", lines=True)
+    for name, mark in (("rows.csv", ","), ("rows.tsv", "\t")):
+        table.to_csv(folder / name, sep=mark, index=False, quoting=csv.QUOTE_NONNUMERIC)
+    table.to_parquet(folder / "rows.parquet")
     (folder / "rows.txt").write_text("\n".join(SENTENCES))
-    parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet")
 
 
 def _use_rows(folder: Path, name: str) -> None:
@@ -95,11 +101,14 @@ def _use_document(folder: Path, name: str) -> None:
         list(extract(path))
 
 
-def _make_filter(folder: Path) -> None:
-    (folder / "filter").write_text(
-        'not (year >= 2020.5 or lang in ("en", "de")) and a.b contains \'x\' '
-        'and day < "2024-01-31" and `c d` is not null'
-    )
+FILTER = (
+    """not (year >= 2020.5 or lang in ("en", "de")) and a.b contains 'x' and day < "2024-01-31" and `c d` is not null"""
+)
+RULES = "# all\n*.py[co]\n!keep/\n/build/**/x\n**/a?[!b-d]*\\ \ndoc/*.{md,txt}\n"
+RECIPE = (
+    'corpus = ["a.txt"]\nsteps = 10\nlearning_rate = 1e-3\nsystem = "contextualizer"\n\n'
+    '[encoder_options]\nrank = 4\n\n[[sources]]\nfiles = ["b.txt"]\ntexts = 50\n'
+)
 
 
 def _use_filter(folder: Path, name: str) -> None:
@@ -111,10 +120,6 @@ def _use_filter(folder: Path, name: str) -> None:
         database.execute('INSERT INTO documents VALUES (1, \'{"year": 2021, "lang": "en"}\')')
         database.execute(f"SELECT id FROM documents WHERE {condition.sql}", condition.values).fetchall()
     database.close()
-
-
-def _make_rules(folder: Path) -> None:
-    (folder / "rules").write_text("# all\n*.py[co]\n!keep/\n/build/**/x\n**/a?[!b-d]*\\ \ndoc/*.{md,txt}\n")
 
 
 def _use_rules(folder: Path, name: str) -> None:
@@ -130,17 +135,6 @@ def _make_model(folder: Path) -> None:
 def _make_classifier(folder: Path) -> None:
     _make_model(folder / "encoder")
     TextClassifier(folder / "encoder").fit(SENTENCES, ["a", "b"] * 4).save(folder / "classifier")
-
-
-def _make_recipe(folder: Path) -> None:
-    (folder / "recipe.toml").write_text(
-        'corpus = ["a.txt"]\nsteps = 10\nlearning_rate = 1e-3\nsystem = "contextualizer"\n\n'
-        '[encoder_options]\nrank = 4\n\n[[sources]]\nfiles = ["b.txt"]\ntexts = 50\n'
-    )
-
-
-def _make_checkpoint(folder: Path) -> None:
-    Checkpoint(folder / "model", "run").save({"step": 3, "weights": {"a": torch.arange(9.0)}, "losses": [0.1]})
 
 
 def _make_index(folder: Path) -> None:
@@ -231,11 +225,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _make_bodies(folder: Path) -> None:
-    for number, body in enumerate(BODIES.values()):
-        (folder / f"{number}").write_text(json.dumps(body))
-
-
 @cache
 def _client() -> Any:
     """Return a client of the server's application over a small index; both last as long as the process."""
@@ -261,8 +250,8 @@ def _use_body(folder: Path, name: str) -> None:
 TARGETS = {
     "rows": Target(_make_rows, _use_rows),
     "documents": Target(_make_documents, _use_document, allowed=(InputError, UnreadableFileError)),
-    "filter": Target(_make_filter, _use_filter),
-    "ignore rules": Target(_make_rules, _use_rules),
+    "filter": Target(_files(filter=FILTER), _use_filter),
+    "ignore rules": Target(_files(rules=RULES), _use_rules),
     "model in NumPy": Target(_make_model, lambda folder, _: Embedder.load(folder).encode(TEXTS)),
     "model in torch": Target(_make_model, lambda folder, _: ctx_embed.load(folder, device="cpu").encode(TEXTS)),
     "classifier": Target(
@@ -270,11 +259,16 @@ TARGETS = {
         lambda folder, _: TextClassifier.load(folder / "classifier").predict_proba(TEXTS),
         "classifier/**/*",
     ),
-    "recipe": Target(_make_recipe, lambda folder, name: read_recipe(folder / name, OPTIONS)),
-    "checkpoint": Target(_make_checkpoint, lambda folder, _: Checkpoint(folder / "model", "run").load()),
+    "recipe": Target(_files(recipe_toml=RECIPE), lambda folder, name: read_recipe(folder / name, OPTIONS)),
+    "checkpoint": Target(
+        lambda folder: Checkpoint(folder / "model", "run").save(
+            {"step": 3, "weights": {"a": torch.ones(9)}, "losses": [0.1]}
+        ),
+        lambda folder, _: Checkpoint(folder / "model", "run").load(),
+    ),
     "index": Target(_make_index, _use_index, writes=True),
     "state": Target(_make_state, _use_state, "*[!l]"),
     "Parquet set": Target(_make_parquet, _use_parquet),
     "results": Target(_make_results, _use_results, "results.json"),
-    "HTTP": Target(_make_bodies, _use_body),
+    "HTTP": Target(_files(**{f"{number}": json.dumps(body) for number, body in enumerate(BODIES.values())}), _use_body),
 }

@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import struct
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -269,8 +268,7 @@ def test_files_that_cannot_be_read(file):
 
 
 def test_tables_of_parquet_that_cannot_be_used(tmp_path):
-    ends = pyarrow.py_buffer(struct.pack("<2i", 0, 2))
-    not_utf8 = pyarrow.StringArray.from_buffers(1, ends, pyarrow.py_buffer(b"\xa0\xff"))
+    not_utf8 = pyarrow.array([b"\xa0\xff"]).view(pyarrow.string())
     broken = ": cannot be read as Parquet ("
     for columns, message in [
         ({"text": ["a", None]}, ", row 2: the field 'text' must be a string, got null"),
@@ -365,7 +363,7 @@ def test_items_come_as_they_arrive_and_an_error_after_them(wrong):
 
 
 TYPES = {"94110  7": [94110, None, 7], "3.5 2 1e-05": [3.5, 2, 1e-05], f"{'9' * 18} 1": [int("9" * 18), 1]}
-TYPES |= {cells: cells.split() for cells in ("02134 90210", "3.10 3.9 3.11", "nan inf")}
+TYPES |= {cells: cells.split() for cells in ("02134 90210", "3.10 3.9", "1e5 2", "5 five", "nan inf")}
 
 
 @pytest.mark.parametrize("mark", [",", "\t"])
@@ -380,23 +378,6 @@ def test_a_column_has_the_type_of_all_its_cells(file, mark):
     assert {type(document.metadata["n"]) for document in read(path)} == {str}
     for content, ids in (("id,text\n1,a\n2,b\n", [1, 2]), ("_id,text\n1.5,a\n2,b\n", ["1.5", "2"])):
         assert [each.id for each in read(file(content, "a.csv"))] == ids
-
-
-def as_csv(folders, rows, suffix="csv", encoding="utf-8", **options) -> Path:
-    """Write a table into a folder of its own."""
-    path = folders.mktemp("table") / f"a.{suffix}"
-    with path.open("w", newline="", encoding=encoding) as file:
-        csv.writer(file, **options).writerows(rows)
-    return path
-
-
-@settings(max_examples=60)
-@given(st.lists(st.one_of(st.integers().map(str), st.floats().map(repr), st.text("0123456789.-+e ", min_size=1))))
-def test_what_is_read_can_be_written_again(tmp_path_factory, cells):
-    path = as_csv(tmp_path_factory, [("text", "cell"), *(("x", cell) for cell in cells)])
-    values = [document.metadata["cell"] for document in read(path)]
-    assert list(map(str, values)) == cells
-    assert len({isinstance(value, str) for value in values}) < 2
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a"])
@@ -432,13 +413,10 @@ def test_a_header_is_no_label_and_dedupe_compares_the_texts_alone(tmp_path, file
 CELLS = ['said "yes"', 'a "b" c, d', '"whole"', "tab\there", "two\nlines", '""', '"', "plain", "5\" and 6'", "é\nü"]
 
 
-TABS = {"sep": "\t", "index": False}
-WRITERS = [
-    *(("pandas", {**TABS, "quoting": quoting}) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC)),
-    *(("pandas", {**TABS, "columns": ["label", "text"], "header": False, "quoting": quoting}) for quoting in (0, 1)),
-    ("polars", {"separator": "\t"}),
-    ("duckdb", {"sep": "\t"}),
-]
+TABS, BARE = {"sep": "\t", "index": False}, {"columns": ["label", "text"], "header": False}
+QUOTING = (csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC)
+WRITERS = [("pandas", {**TABS, **others, "quoting": quoting}) for quoting in QUOTING for others in ({}, BARE)]
+WRITERS += [("polars", {"separator": "\t"}), ("duckdb", {"sep": "\t"})]
 
 
 @pytest.mark.parametrize(("library", "options"), WRITERS)
@@ -464,13 +442,6 @@ def test_quotation_marks_that_are_letters(tmp_path, file, cell):
     assert read_labelled(path)[1] == RAW
     dedupe(path, tmp_path / "c.tsv", threshold=1)
     assert set((tmp_path / "c.tsv").read_text().splitlines()) <= set(path.read_text().splitlines())
-
-
-@settings(max_examples=80)
-@given(st.lists(st.text('a"\t\n ', min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=8))
-def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
-    path = as_csv(tmp_path_factory, [("id", "text"), *enumerate(cells)], "tsv", delimiter="\t", lineterminator="\n")
-    assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
 
 
 # Any characters, halves of surrogate pairs too, which no file can hold.
@@ -530,7 +501,8 @@ def test_an_object_in_the_field_metadata_becomes_fields(file):
 
 
 NAMES = st.lists(st.text('abç text,;|\t"\n0', min_size=1, max_size=6).filter(str.strip), max_size=3, unique=True)
-CELL = st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"], max_codepoint=0x2FF), max_size=8)
+LETTERS = st.characters(exclude_characters="\0\r", exclude_categories=["Cs"], max_codepoint=0x2FF)
+CELL = st.text('a"\t\n ,', max_size=5) | st.text(LETTERS, max_size=8)
 ROWS = st.lists(st.tuples(CELL.filter(str.strip), CELL, CELL, CELL), min_size=1, max_size=6)
 
 
@@ -549,8 +521,9 @@ def test_tables_are_those_of_pandas(tmp_path_factory, names, rows, delimiter, en
     unfit = "," if delimiter in ";|" else "\0"
     names = [name for name in names if unfit not in name and name.strip() not in ("text", "id", "_id", "metadata")]
     table = [[*names, "text", ""], *([*cells[: len(names)], text, ""] for text, *cells in rows)]
-    options = {"delimiter": delimiter, "lineterminator": end, "quoting": quoting}
-    path = as_csv(tmp_path_factory, table, "tsv" if delimiter == "\t" else "csv", encoding, **options)
+    path = tmp_path_factory.mktemp("table") / ("a.tsv" if delimiter == "\t" else "a.csv")
+    with path.open("w", newline="", encoding=encoding) as file:
+        csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows(table)
     frame = pandas.read_csv(path, sep=delimiter, encoding=encoding, dtype=str, keep_default_na=False, header=None)
     assert frame.iloc[0, :-1].tolist() == table[0][:-1]
     found = read(path)
