@@ -19,23 +19,13 @@ from ctx_embed.vectors import unit_rows
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 
-TEXTS = [
-    "The cat sat on the mat.",
-    "prices rise faster than wages in the north",
-    "the cat sat on the mat",
-    "THE CAT -- sat on the mat!",
-    "Prices rise faster than wages in the nort",
-    "An error in line 12 of the file",
-    "An error in line 13 of the file",
-    "Crème brûlée",
-    "CRÈME BRÛLÉE.",
-    "???",
-    "!!!",
-    "",
-    "a",
-]
+TEXTS = ["The cat sat on the mat.", "prices rise faster than wages in the north", "the cat sat on the mat"]
+TEXTS += ["THE CAT -- sat on the mat!", "Prices rise faster than wages in the nort", "An error in line 12 of the file"]
+TEXTS += ["An error in line 13 of the file", "Crème brûlée", "CRÈME BRÛLÉE.", "???", "!!!", "", "a"]
 KEPT = [0, 1, 5, 6, 7, 9, 10, 12]
 COMMAND = Command("dedupe")
+RANDOM = random.Random(0)
+WORDS = ["".join(RANDOM.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(9000)]
 
 
 def lines(path) -> list[str]:
@@ -104,8 +94,7 @@ def test_every_format_keeps_its_rows_and_fields(tmp_path):
 
 
 def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
-    generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
+    generator, words = random.Random(0), WORDS[:2000]
     originals = [" ".join(generator.choices(words, k=12)) for _ in range(3000)]
 
     def edited(text: str) -> str:
@@ -120,10 +109,8 @@ def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
 
 
 def test_each_of_many_texts_is_compared_with_the_first_that_is_like_it(tmp_path):
-    generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(9000)]
-    first = " ".join(words[:72])
-    others = [f"{first} {' '.join(words[72 + 28 * number : 100 + 28 * number])}" for number in range(300)]
+    first = " ".join(WORDS[:72])
+    others = [f"{first} {' '.join(WORDS[72 + 28 * number : 100 + 28 * number])}" for number in range(300)]
     sets = [grams(normalized(text)) for text in (first, *others[:2])]
     assert similarity(*sets[:2]) > 0.7
     assert similarity(*sets[1:]) < 0.59
@@ -164,15 +151,9 @@ def test_equal_keys_are_as_frequent_as_the_similarity_says():
 
 
 def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
-    texts = [
-        "The customer was very happy with the service.",
-        "With the service, the customer was very happy.",
-        "Service began in 1912.",
-        "In 1913 service began.",
-        "A storm destroyed the old harbour.",
-        "Customer 7 was very happy with the service.",
-        "With the service, customer 9 was very happy.",
-    ]
+    texts = ["The customer was very happy with the service.", "With the service, the customer was very happy."]
+    texts += ["Service began in 1912.", "In 1913 service began.", "A storm destroyed the old harbour."]
+    texts += ["Customer 7 was very happy with the service.", "With the service, customer 9 was very happy."]
     assert deduped(tmp_path, texts, threshold=0.95) == texts
     assert deduped(tmp_path, texts, threshold=0.95, meaning=0.9) == [texts[0], *texts[2:]]
 

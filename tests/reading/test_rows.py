@@ -194,28 +194,28 @@ def test_labelled(sources, file):
         assert error(read_labelled, source).endswith(": no rows; give lines of label<TAB>text")
 
 
-def table(tmp_path, name="a.parquet", **columns):
-    path = tmp_path / name
-    parquet.write_table(pyarrow.table(columns), path)
-    return str(path)
+def table(**columns) -> bytes:
+    parquet.write_table(pyarrow.table(columns), written := io.BytesIO())
+    return written.getvalue()
 
 
-def test_parquet(tmp_path, file):
+def test_parquet(file):
     nan = float("nan")
     columns = {"day": [datetime.date(2020, 1, 2), None], "n": [nan, 1.0], "list": [[nan, 1.0], []]}
-    path = table(tmp_path, id=["a", None], text=["first", "second"], **columns)
+    content = table(id=["a", None], text=["first", "second"], **columns)
+    path = file(content, "a.parquet")
     expected = [
         Document("first", "a", {"day": "2020-01-02", "list": [None, 1.0]}),
         Document("second", None, {"n": 1.0, "list": []}),
     ]
     assert read(path) == expected
     assert estimated_count([path]) == 2
-    assert read(file(gzip.compress(Path(path).read_bytes()), "b.parquet.gz")) == expected
+    assert read(file(gzip.compress(content), "b.parquet.gz")) == expected
     # Decimals lose no digit.
     long, short = decimal.Decimal("12345678901234567890.10"), decimal.Decimal("2.50")
     wide = pyarrow.array([long, short], pyarrow.decimal128(38, 2))
-    path = table(tmp_path, text=["a", "b"], long=wide, short=pyarrow.array([short, None], pyarrow.decimal128(9, 2)))
-    found = [document.metadata for document in read(path)]
+    content = table(text=["a", "b"], long=wide, short=pyarrow.array([short, None], pyarrow.decimal128(9, 2)))
+    found = [document.metadata for document in read(file(content, "a.parquet"))]
     assert found == [{"long": str(long), "short": 2.5}, {"long": "2.50"}]
 
 
@@ -245,6 +245,10 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
 
 
 def test_files_that_cannot_be_read(file):
+    not_utf8, late = (
+        pyarrow.array([b"\xa0\xff"]).view(pyarrow.string()),
+        pyarrow.array([2**60], pyarrow.timestamp("us")),
+    )
     # A suffix in capitals names the same format.
     for name, content, message in (
         *(("a.jsonl", f'{{"text": "good"}}\n\n{line}\n', f", line 3: {message}") for line, message in BAD_JSON),
@@ -256,6 +260,9 @@ def test_files_that_cannot_be_read(file):
         ("a.json", '[{"text": "a"}, {"n": 7}]', ", row 2: no field 'text' (fields: 'n'); name the right one"),
         ("a.json", '{\n"text": "a"\n}\n', ", line 1: not JSON (Expecting property name"),
         ("a.json", '[{"text": "a"}, {"text"', ", row 2: not JSON, or cut short (ends with "),
+        ("a.parquet", table(text=["a", None]), ", row 2: the field 'text' must be a string, got null"),
+        ("a.parquet", table(text=["a"], more=not_utf8), ": cannot be read as Parquet ("),
+        ("a.parquet", table(text=["a"], more=late), ": cannot be read as Parquet ("),
         ("a.parquet", "PAR1 nothing", ": cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], ": cannot be read as Parquet ("),
     ):
@@ -265,18 +272,6 @@ def test_files_that_cannot_be_read(file):
         assert "\n" not in said
         if content[:2] == "{\n":
             assert said.endswith("; give an object on each line, or one array of objects")
-
-
-def test_tables_of_parquet_that_cannot_be_used(tmp_path):
-    not_utf8 = pyarrow.array([b"\xa0\xff"]).view(pyarrow.string())
-    broken = ": cannot be read as Parquet ("
-    for columns, message in [
-        ({"text": ["a", None]}, ", row 2: the field 'text' must be a string, got null"),
-        ({"text": ["a"], "more": not_utf8}, broken),
-        ({"text": ["a"], "more": pyarrow.array([2**60], pyarrow.timestamp("us"))}, broken),
-    ]:
-        path = table(tmp_path, **columns)
-        assert error(read, path).startswith(f"{path}{message}")
 
 
 def test_inputs_that_name_no_file(tmp_path):
@@ -634,9 +629,9 @@ def test_a_hostile_spreadsheet_costs_bounded_memory(tmp_path, file, members):
     assert "a.xlsx: ends the process that reads it" in error(read, file(parts, "a.xlsx"))
 
 
-def test_columns_of_bytes_are_left_out_and_named(tmp_path):
+def test_columns_of_bytes_are_left_out_and_named(file):
     columns = {"image": [{"bytes": b"\xff", "path": "x"}], "png": [[b"\xff"]], "raw": [b"\xff"], "n": [1]}
-    path = table(tmp_path, text=["a"], **columns)
+    path = file(table(text=["a"], **columns), "a.parquet")
     with pytest.warns(ReadingWarning) as warned:
         assert read(path) == [Document("a", None, {"n": 1})]
     assert [str(each.message).split(": ")[1] for each in warned] == [
