@@ -38,6 +38,7 @@ def deduped(folder, texts, **options) -> list[str]:
     found = dedupe(folder / "in.txt", folder / "out.txt", **options)
     kept = lines(folder / "out.txt")
     assert (found.rows, found.kept) == (len(list(filter(None, texts))), len(kept))
+    assert "groups" not in options or found.groups == len(lines(options["groups"]))
     return kept
 
 
