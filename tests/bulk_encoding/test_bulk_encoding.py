@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import openpyxl
@@ -40,26 +41,18 @@ def corpus(tmp_path):
 
 
 def texts_of(corpus) -> dict[str, str]:
-    return {
-        **{f"{corpus}/a.txt:{number + 1}": f"a line about number {number}" for number in range(LINES)},
-        **{f"j{number}": f"object {number}" for number in range(LINES)},
-        **{f"{corpus}/c.csv:{number + 2}": f"cell {number}" for number in range(LINES)},
-    }
+    texts = {f"{corpus}/a.txt:{number + 1}": f"a line about number {number}" for number in range(LINES)}
+    texts |= {f"j{number}": f"object {number}" for number in range(LINES)}
+    return texts | {f"{corpus}/c.csv:{number + 2}": f"cell {number}" for number in range(LINES)}
 
 
 def require_exact(target, expected: dict[str, str], embedder) -> None:
     """Every id once, with the text and the very vector that it has alone."""
-    found = {}
-    for path in sorted(target.glob("part-*.parquet")):
-        table = parquet.read_table(path)
-        rows = zip(table["text"].to_pylist(), vectors_of(table["embedding"]), strict=True)
-        for identifier, row in zip(table["id"].to_pylist(), rows, strict=True):
-            assert identifier not in found
-            found[identifier] = row
-    assert {identifier: text for identifier, (text, _) in found.items()} == expected
-    vectors = embedder.encode_document(list(expected.values()))
-    for identifier, vector in zip(expected, vectors, strict=True):
-        np.testing.assert_allclose(found[identifier][1], vector, atol=1e-6)
+    table = pyarrow.concat_tables(map(parquet.read_table, target.glob("part-*.parquet")), promote_options="permissive")
+    ids, texts = table["id"].to_pylist(), table["text"].to_pylist()
+    assert sorted(zip(ids, texts, strict=True)) == sorted(expected.items())
+    vectors = np.concatenate([vectors_of(chunk) for chunk in table["embedding"].chunks])
+    np.testing.assert_allclose(vectors, embedder.encode_document(texts), atol=1e-6)
 
 
 @pytest.mark.parametrize(("workers", "part_rows"), [(1, 7), (1, 1000), (2, 16)])
@@ -94,7 +87,9 @@ def test_threads_as_the_user_allows_a_bar_of_rows_and_parts_that_other_programs_
     assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009)]
 
 
-def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, embedder, monkeypatch):
+def test_a_run_that_was_cut_short_repeats_no_finished_part_and_an_emptied_store_is_filled(
+    corpus, tmp_path, embedder, monkeypatch
+):
     target = tmp_path / "out"
     begun, most = [], 5
     embedded = bulk_encoding._embedded
@@ -115,18 +110,12 @@ def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, emb
     assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
     require_exact(target, texts_of(corpus), embedder)
     assert not (target / "_left.tmp").exists()
-
-
-def test_a_part_that_was_stored_without_its_note_is_stored_again_once(corpus, tmp_path, embedder):
-    target = tmp_path / "out"
-    encode_dataset(corpus, target, workers=1, part_rows=8)
+    # A part that was stored without its note is stored again, once.
     notes = sorted(target.glob("_part-*.json"))
-    for path in (*notes[::3], target / "_run-0000.json"):
-        content = json.loads(path.read_text())
-        if "finished" in content:
-            path.write_text(json.dumps({**content, "finished": False}))
-        else:
-            path.unlink()
+    for path in notes[::3]:
+        path.unlink()
+    run = target / "_run-0000.json"
+    run.write_text(json.dumps({**json.loads(run.read_text()), "finished": False}))
     encode_dataset(corpus, target, workers=1, part_rows=8)
     assert sorted(target.glob("_part-*.json")) == notes
     require_exact(target, texts_of(corpus), embedder)
@@ -143,9 +132,8 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     first.write_text("".join(json.dumps({"id": number % 5, "text": f"first {number}"}) + "\n" for number in range(20)))
     second.write_text('{"id": "3", "text": "second"}\n')
     target = tmp_path / "out"
-    with pytest.warns(
-        ReadingWarning, match=r"16 of 21 rows share an id with another one \('0', '1', '2', \.\.\.\): one of each"
-    ):
+    said = r"16 of 21 rows share an id with another one \('0', '1', '2', \.\.\.\): one of each"
+    with pytest.warns(ReadingWarning, match=said):
         encoded = encode_dataset([first, second], target, workers=1, part_rows=3)
     assert (encoded.count, encoded.bad) == (5, 0)
     expected = {**{str(number): f"first {15 + number}" for number in range(5)}, "3": "second"}
@@ -170,19 +158,15 @@ def test_ids_of_several_rows_are_named_whichever_parts_have_them(kind, tmp_path)
 
 @pytest.mark.filterwarnings("ignore:.*left out the sheet 'no text'")
 def test_rows_of_a_workbook_have_the_ids_of_their_places_in_a_sheet(tmp_path):
-    book = openpyxl.Workbook()
-    for row in (["text"], ["fog"], [None], ["sun"]):
-        book.active.append(row)
-    book.save(tmp_path / "a.xlsx")
-    for name, rows in (("no text", [["n"]]), ("more", [["text"], ["rain"]])):
+    path, book, ids = tmp_path / "a.xlsx", openpyxl.Workbook(), []
+    book.remove(book.active)
+    for name, *cells in (("one", "text", "fog", None, "sun"), ("no text", "n"), ("more", "text", "rain")):
         sheet = book.create_sheet(name)
-        for row in rows:
-            sheet.append(row)
-    book.save(tmp_path / "b.xlsx")
-    ids = [each.id for name in "ab" for each in read(*find_sources([tmp_path / f"{name}.xlsx"]))[0]]
-    assert [name.removeprefix(f"{tmp_path}/") for name in ids] == [
-        *("a.xlsx:2", "a.xlsx:4", "b.xlsx:Sheet:2", "b.xlsx:Sheet:4", "b.xlsx:more:2")
-    ]
+        for cell in cells:
+            sheet.append([cell])
+        book.save(path)
+        ids.append([each.id.removeprefix(f"{path}:") for each in read(*find_sources([path]))[0]])
+    assert ids == [["2", "4"], ["one:2", "one:4"], ["one:2", "one:4", "more:2"]]
 
 
 def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
@@ -195,6 +179,9 @@ def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
     (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
     inputs = [corpus, corpus / "z.txt.gz"]
     assert "z.txt.gz: broken gzip" in error(encode_dataset, inputs, target, workers=2, part_rows=8)
+    SearchIndex.create(tmp_path / "index").close()
+    said = error(encode_dataset, corpus, tmp_path / "index")
+    assert "has one writer; encode into a directory, then `ctx-embed index build" in said
 
 
 def test_a_database_gets_every_id_once(corpus, postgresql):
@@ -240,9 +227,6 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     assert "the folder holds other things; choose another name" in error(encode_dataset, corpus, tmp_path / "mine")
-    SearchIndex.create(tmp_path / "index").close()
-    said = error(encode_dataset, corpus, tmp_path / "index")
-    assert "has one writer; encode into a directory, then `ctx-embed index build" in said
 
 
 def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpus, tmp_path):
@@ -253,13 +237,14 @@ def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpu
     (corpus / "c.csv").unlink()
     named = {str(corpus / name): "not read in a folder: name the file" for name in ("e.json", "f.md")}
     skipped = {"hidden": 2, "ignored by .gitignore": 1}
-    found = [encode_dataset(corpus, corpus / "out"), encode_dataset(corpus, corpus / "out")]
+    for again in (False, True):
+        found = encode_dataset(corpus, corpus / "out")
+        assert (found.rows, found.report.failed, found.report.skipped) == (2 * LINES, named, skipped)
+        assert found.was_complete == again
     (corpus / "b.jsonl").unlink()
     shutil.rmtree(corpus / "out")
-    found.append(dedupe(corpus, tmp_path / "unique.txt"))
-    assert [(each.rows, each.report.failed, each.report.skipped) for each in found] == [
-        (rows, named, skipped) for rows in (found[0].rows, found[0].rows, LINES)
-    ]
+    found = dedupe(corpus, tmp_path / "unique.txt")
+    assert (found.rows, found.report.failed, found.report.skipped) == (LINES, named, skipped)
 
 
 def test_broken_files_of_a_folder_are_named_and_left_out(corpus, tmp_path):
@@ -285,11 +270,6 @@ def test_broken_files_of_a_folder_are_named_and_left_out(corpus, tmp_path):
         assert said in error(encode_dataset, [corpus / "a.txt", corpus / name], tmp_path / "named")
 
 
-class Zeros:
-    def documents(self, texts):
-        return np.zeros((len(texts), 1), np.float32)
-
-
 def parts_of(source: Source, run: str, fields: Fields, part_rows: int):
     rows_of = partial(_rows, fields=fields, encoding=None, given={source.name}, report=Report())
     return _parts([source], run, rows_of, part_rows)
@@ -297,8 +277,9 @@ def parts_of(source: Source, run: str, fields: Fields, part_rows: int):
 
 def read(source: Source, fields: Fields | None = None):
     found, errors, chosen = [], [], fields or Fields()
+    zeros = SimpleNamespace(documents=lambda texts: np.zeros((len(texts), 1), np.float32))
     for _, rows in parts_of(source, "0000", chosen, 4):
-        batch, note = _embedded(rows, chosen, Zeros())
+        batch, note = _embedded(rows, chosen, zeros)
         found += map(Document, batch.texts, batch.ids, batch.metadata)
         errors += note["named"]
     return found, errors
@@ -348,20 +329,19 @@ OBJECTS = (
 )
 WRONG = ["2: not JSON", "3: must be a JSON object", "4: the field 'text' must be", "5: the id must be a string"]
 TABLE = "text,n\ngòod,1\n".encode() + b'"a\nb",2\nbad\n\xff,3\n"x"y,4\ngood,5\n'
-BAD = [
-    ("a.txt", "gòod\n".encode() + b"na\xefve\n\ngood\n", 3, []),
-    ("a.jsonl", OBJECTS, 2, WRONG),
-    ("a.csv", TABLE, 4, ["5: 1 field, but the header has 2", "7: cannot be read"]),
-]
 
 
 @pytest.mark.filterwarnings("ignore::ctx_embed.reading.encodings.WrongBytesWarning")
-@pytest.mark.parametrize(("name", "content", "good", "messages"), BAD)
-@pytest.mark.parametrize("packed", [False, True])
-def test_bad_rows_are_named_and_the_others_read(tmp_path, name, content, good, messages, packed):
-    path = tmp_path / (name + ".gz" if packed else name)
-    path.write_bytes(gzip.compress(content) if packed else content)
-    found, errors = read(*find_sources([path]))
-    assert len(found) == good
-    for said, message in zip(errors, messages, strict=True):
-        assert said.startswith(f"{path}, line {message}")
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_bad_rows_are_named_and_the_others_read(tmp_path, pack):
+    for name, content, good, messages in (
+        ("a.txt", "gòod\n".encode() + b"na\xefve\n\ngood\n", 3, []),
+        ("a.jsonl", OBJECTS, 2, WRONG),
+        ("a.csv", TABLE, 4, ["5: 1 field, but the header has 2", "7: cannot be read"]),
+    ):
+        path = tmp_path / (name if pack is bytes else f"{name}.gz")
+        path.write_bytes(pack(content))
+        found, errors = read(*find_sources([path]))
+        assert len(found) == good
+        for said, message in zip(errors, messages, strict=True):
+            assert said.startswith(f"{path}, line {message}")
