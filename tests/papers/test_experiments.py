@@ -390,8 +390,7 @@ def outcomes_of(name, figures):
 
 
 @pytest.mark.parametrize(
-    ("uniform", "verdict"),
-    [((77.3, 76.8), "does not hold"), ((60.0, 60.0), "holds in part"), ((60.0, 76.8), "holds")],
+    ("uniform", "verdict"), [((77.3, 76.8), "does not hold"), ((60.0, 60.0), "holds in part"), ((60.0, 76.8), "holds")]
 )
 def test_the_claim_of_table_3(uniform, verdict):
     figures = {
