@@ -1,9 +1,8 @@
 """Probes: logistic regression on embeddings, under each protocol."""
 
 import copy
-import json
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -22,8 +21,7 @@ from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.scoring import probes
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, logistic_path
-from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
-from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, from_json, score_probe, training_options
+from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, score_probe, training_options
 from ctx_embed.eval.tasks import TaskData
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
@@ -38,6 +36,7 @@ GENERATOR = np.random.default_rng(7)
 # Two pairs: the first texts, then the second ones.
 PAIRS = np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 2.0], [0.0, -1.0]])
 BINARY = ["no", "yes"] * 150
+POWERS = [2.0**power for power in range(-2, 6)]
 
 
 def standard(X, y, seed, **options) -> ProbeScore:
@@ -96,12 +95,26 @@ def nested(fit, values, X, labels, outer, inner, measure) -> tuple[list[float], 
     return accuracies, tuple(chosen)
 
 
-@pytest.mark.parametrize("y", [BINARY[:150], ["0", "1", "2"] * 50], ids=["words", "three classes"])
-def test_agrees_with_the_plain_protocol(y):
-    X = overlapping(y)
-    outer, inner = (StratifiedKFold(folds, shuffle=True, random_state=3) for folds in (10, 5))
-    accuracies, chosen = nested(fitted, probes.CS, X, np.array(y), outer, inner, of_rows)
-    score = standard(X, y, 3)
+def near(y: list[str]) -> np.ndarray:
+    X = 0.5 * overlapping(y, 10)
+    return X / np.linalg.norm(X, axis=1, keepdims=True) + 0.1
+
+
+# The senteval protocol against a plain implementation of what SentEval documents.
+@pytest.mark.parametrize("y", [BINARY[:150], ["a", "b", "c"] * 50], ids=["two", "three"])
+@pytest.mark.parametrize("name", ["standard", "senteval"])
+def test_agrees_with_the_plain_protocol(name, y):
+    protocol, seed = PROTOCOLS[name], 3
+    if name == "standard":
+        X, folds, plain = overlapping(y), (10, 5), (fitted, probes.CS, of_rows)
+    else:
+        assert protocol.folds == protocol.inner_folds == 10
+        protocol = replace(protocol, folds=4, inner_folds=4)
+        X, folds, plain, seed = near(y), (4, 4), (liblinear, POWERS[:6], of_folds), 1111
+    outer, inner = (StratifiedKFold(count, shuffle=True, random_state=seed) for count in folds)
+    fit, values, measure = plain
+    accuracies, chosen = nested(fit, values, X, np.array(y), outer, inner, measure)
+    score = protocol.score(frozen(X), y, 3)
     assert score.folds == pytest.approx(accuracies)
     assert score.Cs == chosen
     assert len(set(chosen)) > 1
@@ -127,18 +140,13 @@ def test_statistics_by_hand():
     parts = {"train": np.arange(40), "test": np.arange(40, 50)}
     assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
     # Seeds are joined.
-    first, second = (
-        ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101"),
-        ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101"),
-    )
+    first = ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101")
+    second = ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101")
     joined = probes.mean_of_seeds([first, second])
     assert joined == ProbeScore((90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2)
     assert probes.mean_of_seeds([first]) == first
     # 5 of 8.
     assert sum(joined.interval) / 2 == pytest.approx(62.5, abs=10)
-
-
-PARTS = {"train": np.arange(200), "test": np.arange(240, 300)}
 
 
 def test_features_of_rows_and_pairs_by_hand():
@@ -155,42 +163,36 @@ def test_features_of_rows_and_pairs_by_hand():
 
 
 def test_a_test_part_is_scored_once_by_a_probe_on_the_training_part():
-    X, labels, dev = overlapping(BINARY), np.array(BINARY), np.arange(200, 240)
-    folds = StratifiedKFold(5, shuffle=True, random_state=3).split(X[:200], labels[:200])
-    best = best_C(fitted, probes.CS, X, labels, folds, of_rows)
-    predicted = fitted(best, X[:200], labels[:200]).predict(X[240:])
-    score = standard(X, BINARY, 3, parts=PARTS)
-    assert score.Cs == (best,)
-    assert score.right == "".join("01"[int(hit)] for hit in predicted == labels[240:])
-    assert score.folds == (pytest.approx(100 * np.mean(predicted == labels[240:])),)
-    # A development part chooses in place of folds.
-    best = best_C(fitted, probes.CS, X, labels, [(np.arange(200), dev)], of_rows)
-    assert standard(X, BINARY, 0, parts={**PARTS, "dev": dev}).Cs == (best,)
+    labels, parts, dev = np.array(BINARY), {"train": np.arange(200), "test": np.arange(240, 300)}, np.arange(200, 240)
+    # SentEval chooses from another grid if there is a development part.
+    for name, X, inner, seed, fit, grids, measure in (
+        ("standard", overlapping(BINARY), 5, 3, fitted, (probes.CS, probes.CS), of_rows),
+        ("senteval", near(BINARY), 10, 1111, liblinear, (POWERS[1:], POWERS[:6]), of_folds),
+    ):
+        folds = StratifiedKFold(inner, shuffle=True, random_state=seed).split(X[:200], labels[:200])
+        best = best_C(fit, grids[0], X, labels, folds, measure)
+        hits = fit(best, X[:200], labels[:200]).predict(X[240:]) == labels[240:]
+        score = PROTOCOLS[name].score(frozen(X), BINARY, 3, parts)
+        assert score.Cs == (best,)
+        assert score.right == "".join("01"[int(hit)] for hit in hits)
+        assert score.folds == (pytest.approx(100 * np.mean(hits)),)
+        # A development part chooses in place of folds.
+        best = best_C(fit, grids[1], X, labels, [(np.arange(200), dev)], measure)
+        assert PROTOCOLS[name].score(frozen(X), BINARY, 0, {**parts, "dev": dev}).Cs == (best,)
 
 
-TEN = "10-fold cross-validation needs at least 10 of each class"
-Y, NONE = ["a"] * 20 + ["b"] * 4 + ["a", "b"], {"train": np.arange(20), "test": np.arange(20, 26)}
-FOUR = {"train": np.arange(24), "test": np.arange(24, 26)}
-
-
-@pytest.mark.parametrize(
-    ("protocol", "y", "parts", "message"),
-    [
+def test_too_few_classes_or_rows():
+    ten = "10-fold cross-validation needs at least 10 of each class"
+    once, few = ["x", *["a"] * 30], ["a"] * 20 + ["b"] * 4 + ["a", "b"]
+    for protocol, y, train, message in (
         ("standard", [], None, "there are no rows; a probe needs at least two classes"),
-        ("standard", ["1"] * 30, None, "all 30 rows are of the class '1'; a probe needs at least two classes"),
-        (
-            "standard",
-            ["x", *["a"] * 30],
-            None,
-            f"the class 'x' has 1 row; {TEN}; the label 'x' occurs once, on the fir",
-        ),
-        ("standard", ["a"] * 30 + ["b"] * 9, None, f"the class 'b' has 9 rows; {TEN}"),
-        ("standard", Y, FOUR, "training part: the class 'b' has 4 rows; 5-fold cross-"),
-        ("quick", Y, NONE, "training part: all 20 rows are of the class 'a'; a probe needs "),
-    ],
-)
-def test_too_few_classes_or_rows(protocol, y, parts, message):
-    assert error(PROTOCOLS[protocol].score, frozen(np.zeros((len(y), 2))), y, 0, parts).startswith(message)
+        ("standard", once, None, f"the class 'x' has 1 row; {ten}; the label 'x' occurs once, on the fir"),
+        ("standard", ["a"] * 30 + ["b"] * 9, None, f"the class 'b' has 9 rows; {ten}"),
+        ("standard", few, 24, "training part: the class 'b' has 4 rows; 5-fold cross-"),
+        ("quick", few, 20, "training part: all 20 rows are of the class 'a'; a probe needs "),
+    ):
+        parts = train and {"train": np.arange(train), "test": np.arange(train, len(y))}
+        assert error(PROTOCOLS[protocol].score, frozen(np.zeros((len(y), 2))), y, 0, parts).startswith(message)
 
 
 STRENGTHS = (1e-4, 1e-2, 1.0, 10.0)
@@ -205,35 +207,23 @@ def problem(n: int, d: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     return X, logits.argmax(axis=1)
 
 
-@pytest.mark.parametrize(
-    ("solver", "n", "d", "n_classes"),
-    [
-        *[("lbfgs", 400, 40, 2), ("lbfgs", 400, 40, 3), ("lbfgs", 60, 90, 2), ("lbfgs", 60, 90, 4)],
-        # Which penalises the intercept.
-        *[("liblinear", 400, 40, 2), ("liblinear", 60, 90, 2)],
-    ],
-)
-def test_agrees_with_scikit_learn(solver, n, d, n_classes):
-    X, y = problem(n, d, n_classes)
+# Liblinear penalises the intercept.
+SOLVERS = {"lbfgs": [(400, 40, 2), (400, 40, 3), (60, 90, 2), (60, 90, 4)], "liblinear": [(400, 40, 2), (60, 90, 2)]}
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(("solver", "size"), [(solver, size) for solver in SOLVERS for size in SOLVERS[solver]])
+def test_agrees_with_scikit_learn(solver, size, form):
+    X, y = problem(*size)
     penalised = solver == "liblinear"
-    X = X + 0.5 * penalised
-    path = logistic_path(X, y, n_classes, STRENGTHS, penalise_intercept=penalised)
+    X = form(X + 0.5 * penalised)
+    path = logistic_path(X, y, size[2], STRENGTHS, penalise_intercept=penalised)
     for C, (weights, intercept) in zip(STRENGTHS, path, strict=True):
         reference = LogisticRegression(C=C, solver=solver, tol=1e-10, max_iter=100_000).fit(X, y)
         np.testing.assert_allclose(weights, reference.coef_.T, atol=2e-3 * np.abs(reference.coef_).max())
         np.testing.assert_array_equal(probes.decided(X, weights, intercept), reference.predict(X))
         if penalised:
             np.testing.assert_allclose(intercept, reference.intercept_, atol=2e-3)
-
-
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_sparse_features_give_the_same(n_classes):
-    X, y = problem(300, 30, n_classes)
-    X[np.abs(X) < 1] = 0
-    dense, thin = (list(logistic_path(of, y, n_classes, STRENGTHS)) for of in (X, sparse.csr_array(X)))
-    for one, other in zip(dense, thin, strict=True):
-        np.testing.assert_allclose(one[0], other[0], atol=1e-4)
-        np.testing.assert_array_equal(probes.decided(X, *one), probes.decided(sparse.csr_array(X), *other))
 
 
 def test_start_intercept_and_convergence():
@@ -247,42 +237,6 @@ def test_start_intercept_and_convergence():
     np.testing.assert_array_equal(weights, 0.0)
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         list(logistic_path(X, y, 3, [10.0], max_iterations=1))
-
-
-# The senteval protocol against a plain implementation of what SentEval documents.
-POWERS = [2.0**power for power in range(-2, 6)]
-
-
-def near(y: list[str]) -> np.ndarray:
-    X = 0.5 * overlapping(y, 10)
-    return X / np.linalg.norm(X, axis=1, keepdims=True) + 0.1
-
-
-@pytest.mark.parametrize("y", [["0", "1"] * 70, ["a", "b", "c"] * 40], ids=["two", "three"])
-def test_senteval_cross_validation(y):
-    X = near(y)
-    protocol = PROTOCOLS["senteval"]
-    assert protocol.folds == protocol.inner_folds == 10
-    folds = StratifiedKFold(4, shuffle=True, random_state=1111)
-    accuracies, chosen = nested(liblinear, POWERS[:6], X, np.array(y), folds, folds, of_folds)
-    score = replace(protocol, folds=4, inner_folds=4).score(frozen(X), y, 5)
-    assert score.folds == pytest.approx(accuracies)
-    assert score.Cs == chosen
-    assert len(set(chosen)) > 1
-
-
-def test_senteval_with_a_test_part_chooses_from_another_grid():
-    y = ["0", "1"] * 80
-    X, labels = near(y), np.array(y)
-    folds = StratifiedKFold(10, shuffle=True, random_state=1111).split(X[:120], labels[:120])
-    best = best_C(liblinear, POWERS[1:], X, labels, folds, of_folds)
-    score = PROTOCOLS["senteval"].score(frozen(X), y, 0, {"train": np.arange(120), "test": np.arange(120, 160)})
-    assert score.Cs == (best,)
-    assert score.mean == pytest.approx(100 * liblinear(best, X[:120], labels[:120]).score(X[120:], labels[120:]))
-    # A development part chooses in place of folds.
-    parts = {"train": np.arange(100), "dev": np.arange(100, 130), "test": np.arange(130, 160)}
-    best = best_C(liblinear, POWERS[:6], X, labels, [(parts["train"], parts["dev"])], of_folds)
-    assert PROTOCOLS["senteval"].score(frozen(X), y, 0, parts).Cs == (best,)
 
 
 def test_the_mean_over_folds_of_other_sizes_is_not_that_over_rows():
@@ -312,16 +266,7 @@ def test_sparse_rows_are_scaled_alike_in_training_and_test():
 # Scores of tasks by probes and by training
 
 
-def test_json_keeps_scores_whole():
-    for kind, score in (
-        ("probe", ProbeScore((1 / 3, 80.0), (1e-4, 1.0), 50.0, "0121", 2)),
-        ("similarity", SimilarityScore({"a": 60.1}, {"a": (0.1, 0.25)})),
-        ("retrieval", RetrievalScore((1.0,), (2.0,), (3.0,))),
-    ):
-        assert from_json(kind, json.loads(json.dumps(asdict(score)))) == score
-
-
-def test_rows_by_length_then_label():
+def test_rows_by_length_then_label_and_repeated_texts():
     data = TaskData("", {"MR": [("1", "a b"), ("0", "a"), ("0", "c d"), ("1", ""), ("0", "e f")]})
     examples, order = Examples.from_data(data).by_length()
     assert order.tolist() == [3, 1, 2, 4, 0]
@@ -330,6 +275,10 @@ def test_rows_by_length_then_label():
     examples, order = Examples.from_data(pairs).by_length()
     assert order.tolist() == [1, 0, 3, 2]
     assert examples.labels == ["0", "1", "1", "0"]
+    whole = TaskData("", {"MR": [("1", "a"), ("0", "a"), ("1", "b"), ("1", "c")]})
+    assert Examples.from_data(whole).repeated == 2
+    split = TaskData("", {"train": [("1", "a"), ("1", "d"), ("1", "d")], "test": [("0", "a"), ("0", "b")]})
+    assert Examples.from_data(split).repeated == 1
 
 
 def test_senteval_draws_its_folds_from_rows_by_length():
@@ -347,13 +296,6 @@ def test_pairs_of_texts_are_told_apart_by_their_difference(drawn):
     rows = [("same", f"film {i}", f"film {i}") if i % 2 else ("other", f"film {i}", f"book {i}") for i in range(60)]
     examples = Examples.from_data(TaskData("", {"MRPC": rows}))
     assert score_probe(examples, EmbeddingCache(drawn), PROTOCOLS["quick"], 0).mean > 90
-
-
-def test_repeated_texts_are_counted():
-    whole = TaskData("", {"MR": [("1", "a"), ("0", "a"), ("1", "b"), ("1", "c")]})
-    assert Examples.from_data(whole).repeated == 2
-    split = TaskData("", {"train": [("1", "a"), ("1", "d"), ("1", "d")], "test": [("0", "a"), ("0", "b")]})
-    assert Examples.from_data(split).repeated == 1
 
 
 ONCE = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")]
@@ -433,33 +375,21 @@ def test_a_development_part_chooses_the_epoch(tiny, monkeypatch):
     assert (len(score.folds), len(score.right)) == (1, 10)
 
 
-def test_each_draw_has_so_many_rows_of_each_label():
+def test_the_score_of_ten_draws(drawn, tmp_path):
     labels = ["a"] * 30 + ["b"] * 20 + ["c"] * 3
     found = draws(labels, 4)
-    assert len(found) == 10
-    assert len({tuple(sorted(rows)) for rows in found}) == 10
-    for rows in found:
-        assert Counter(labels[row] for row in rows) == {"a": 4, "b": 4, "c": 3}
-
-
-def test_the_score_of_a_task(drawn, tmp_path):
+    assert len({tuple(sorted(rows)) for rows in found}) == len(found) == 10
+    assert all(Counter(labels[row] for row in rows) == {"a": 4, "b": 4, "c": 3} for rows in found)
     (tmp_path / "mteb").mkdir()
     for part, count in (("train", 100), ("test", 30)):
         rows = "".join(f"{i % 2}\t{('bad', 'good')[i % 2]} {part} {i}\n" for i in range(count))
         (tmp_path / "mteb" / f"amazon_counterfactual_en_{part}.tsv").write_text(rows)
     calls = []
-
-    def encode(texts):
-        calls.extend(texts)
-        return drawn.encode(texts)
-
-    run = partial(
-        evaluate,
-        [encoder_of("drawn", encode, drawn.fingerprint, drawn.key), "tfidf"],
-        "MTEB-AmazonCounterfactual",
-        tmp_path,
+    counted = encoder_of(
+        "drawn", lambda texts: calls.extend(texts) or drawn.encode(texts), drawn.fingerprint, drawn.key
     )
-    first, again = run(cache=tmp_path / "cache"), run(cache=tmp_path / "cache")
+    run = partial(evaluate, [counted, "tfidf"], "MTEB-AmazonCounterfactual", tmp_path, cache=tmp_path / "cache")
+    first, again = run(), run()
     score = first.scores["drawn", "MTEB-AmazonCounterfactual"]
     assert score.mean > 90
     assert (len(score.folds), score.seeds, len(score.right), set(score.Cs)) == (10, 10, 30, {1.0})
