@@ -41,17 +41,15 @@ def folder(tmp_path: Path) -> Path:
     senteval = tmp_path / "data" / "senteval"
     senteval.mkdir(parents=True)
     (senteval / "MR.tsv").write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(40)))
-    pairs = [f"{i % 5}.0\tgood day {i}\tgood night {i}\n" for i in range(10)]
-    (senteval / "STSB_test.tsv").write_text("".join(pairs))
-    (senteval / "STSB_dev.tsv").write_text("2.0\tright 0\tleft 0\n" + "".join(pairs))
-    for subset in ("FNWN", "OnWN", "headlines"):
-        rows = "".join(f"{i % 4}.5\tleft {i}\tright {i}\n" for i in range(8))
-        (senteval / f"STS13_{subset}.tsv").write_text(rows if subset != "OnWN" else "".join(pairs))
-    longdocs = tmp_path / "data" / "longdocs"
-    longdocs.mkdir()
+    pairs = "".join(f"{i % 5}.0\tgood day {i}\tgood night {i}\n" for i in range(10))
+    others = "".join(f"{i % 4}.5\tleft {i}\tright {i}\n" for i in range(8))
+    files = {"STSB_test": pairs, "STSB_dev": "2.0\tright 0\tleft 0\n" + pairs, "STS13_OnWN": pairs}
+    for name, rows in (files | {"STS13_FNWN": others, "STS13_headlines": others}).items():
+        (senteval / f"{name}.tsv").write_text(rows)
+    (tmp_path / "data" / "longdocs").mkdir()
     for part, count in (("train", 30), ("test", 9)):
         rows = "".join(f"{('earn', 'grain')[i % 2]}\t{('bad', 'good')[i % 2]} {part} {i}\n" for i in range(count))
-        (longdocs / f"R8_{part}.tsv.gz").write_text(rows)
+        (tmp_path / "data" / "longdocs" / f"R8_{part}.tsv.gz").write_text(rows)
     write_collection(tmp_path / "data" / "retrieval" / "adi")
     return tmp_path / "data"
 

@@ -1,8 +1,8 @@
 """Models run in MTEB (extra ``mteb``), without its network, and share no score."""
 
-import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
@@ -65,31 +65,30 @@ def test_the_suite_scores_labels_as_mteb_does(tmp_path):
 
 def test_a_collection_of_nanobeir_scores_as_ours_in_beirs_layout(tmp_path, monkeypatch, paragraphs):
     texts = [text for text in dict.fromkeys(paragraphs) if len(text.split()) > 20][:80]
-    documents = [{"_id": f"d{place}", "title": "", "text": text} for place, text in enumerate(texts)]
-    queries = [{"_id": f"q{place}", "text": " ".join(text.split()[3:9])} for place, text in enumerate(texts[::4])]
-    names = ("query-id", "corpus-id", "score")
     # A document of relevance 2 for each query, and others of 1, some of which share no word with it.
     scores = {(f"q{place}", f"d{place}"): 1 for place in range(1, 20)}
     scores |= {(f"q{place}", f"d{4 * place}"): 2 for place in range(20)}
-    judged = [dict(zip(names, (*pair, score), strict=True)) for pair, score in scores.items()]
-    # As the hub has it, and as BEIR's own zip files do.
-    hub, beir = tmp_path / "hub", tmp_path / "beir"
-    files = {"corpus": documents, "queries": queries, "default": judged}
-    for folder in (hub, beir / "qrels"):
-        folder.mkdir(parents=True)
-    for name, rows in files.items():
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        for folder in (hub, beir):
-            (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    files = {
+        "corpus": pd.DataFrame({"_id": [f"d{place}" for place in range(80)], "title": "", "text": texts}),
+        "queries": pd.DataFrame(
+            {"_id": f"q{place}", "text": " ".join(texts[4 * place].split()[3:9])} for place in range(20)
+        ),
+        "default": pd.DataFrame(
+            {"query-id": query, "corpus-id": of, "score": score} for (query, of), score in scores.items()
+        ),
+    }
+    # A folder as the hub has it, which is also one as BEIR's own zip files have it.
+    (tmp_path / "qrels").mkdir()
+    for name, table in files.items():
+        table.to_json(tmp_path / f"{name}.jsonl", orient="records", lines=True)
     configs = [f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in files]
-    (hub / "README.md").write_text(f"---\nconfigs:\n{''.join(configs)}---\n")
-    rows = [names, *(map(str, row.values()) for row in judged)]
-    (beir / "qrels" / "test.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{''.join(configs)}---\n")
+    files["default"].to_csv(tmp_path / "qrels" / "test.tsv", sep="\t", index=False)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     task = mteb.get_task("NanoNQRetrieval")
-    monkeypatch.setitem(task.metadata.dataset, "path", str(hub))
+    monkeypatch.setitem(task.metadata.dataset, "path", str(tmp_path))
     (theirs,) = mteb.evaluate(model_meta(), task, cache=None, show_progress_bar=False).task_results
-    (ours,) = evaluate([load()], str(beir)).scores.values()
+    (ours,) = evaluate([load()], str(tmp_path)).scores.values()
     assert 50 < ours.mean < 100
     assert ours.mean == pytest.approx(100 * theirs.get_score(), abs=1e-3)
     ((of_split,),) = theirs.scores.values()

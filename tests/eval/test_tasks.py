@@ -49,7 +49,6 @@ def test_names_and_paths_each_once_in_order(tmp_path, monkeypatch):
     assert error(find_tasks, ["sub/mine"]) == "sub/mine: no such file"
 
 
-# Data
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 
@@ -71,8 +70,7 @@ def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
 
 def test_what_is_absent_or_broken_in_a_folder(folder):
     senteval, absent = folder / "senteval", folder / "absent"
-    said = f"{absent}: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
-    fails(said, TASKS["MR"], absent)
+    fails(f"{absent}: no such data folder; name one that exists with --data or CTX_EMBED_DATA", TASKS["MR"], absent)
     fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}", TASKS["CR"], folder)
     (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")
     fails(f"MR: labels must be 0 (negative), 1 (positive); got '2' in {folder}", TASKS["MR"], folder)
@@ -137,11 +135,11 @@ def test_sentevals_own_files_serve_as_well_and_other_rows_than_those_measured_ar
 def test_what_a_reader_of_the_scores_must_know_of_a_collection(tmp_path):
     corpus = {"1": "Wings of birds", "2": "How do birds fly?", "3": "Ships sail.", "4": "Why do ships sail?"}
     queries = {"2": "how do birds fly", "1": "another text of this number", "4": "Why do ships sail?"}
+    write_collection(tmp_path)
     for name, texts in (("corpus", corpus), ("queries", queries)):
         lines = (json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items())
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     judgements = tmp_path / "qrels" / "test.tsv"
-    judgements.parent.mkdir()
     judgements.write_text("2\t1\t1\n2\t1\t2\n2\tgone\t1\n9\t1\t1\n1\t3\t0\n1\t3\t0\n4\t4\t1\n")
     (task,) = find_tasks([str(tmp_path)])
     data = DataReader(None).read(task)
@@ -173,12 +171,9 @@ def test_sets_of_the_hub(monkeypatch):
         return datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in parts})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert DataReader(None).read(TASKS["scifact"]).subsets == {
-        "corpus": [("1", "On wings They fly.")],
-        "queries": [("7", "What flies?")],
-        "qrels": [("7", "1", "1")],
-    }
-    row = ("2", "What is it ?")
+    corpus, queries, row = [("1", "On wings They fly.")], [("7", "What flies?")], ("2", "What is it ?")
+    expected = {"corpus": corpus, "queries": queries, "qrels": [("7", "1", "1")]}
+    assert DataReader(None).read(TASKS["scifact"]).subsets == expected
     assert DataReader(None).read(TASKS["TREC"]).subsets == {"train": [row], "test": [row]}
     assert {name for name, task in TASKS.items() if task.hub and task.hub.revision} == {"TREC", "SICK-E", "SICK-R"}
 
@@ -197,19 +192,8 @@ def test_real_data_have_the_published_rows(data):
             assert not read.is_altered
 
 
-# Formats of files
-
-
-def written(tmp_path, form, content: str | bytes):
-    path = tmp_path / ("data.jsonl" if form == "documents" else "data.txt")
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-SICK = (
-    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
-    "1\tA man runs\tA man sits\t3.2\tNEUTRAL\n2\tIt rains\tRain falls\t4.7\tENTAILMENT\n"
-)
+SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+SICK += "1\tA man runs\tA man sits\t3.2\tNEUTRAL\n2\tIt rains\tRain falls\t4.7\tENTAILMENT\n"
 MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no .\tHe said no .\n'
 STSB = "main-news\tMSRpar\t2012test\t0001\t5.000\ta\tb\nmain\tx\t2012\t2\t0.5\tc\td\tlicence\tx\n"
 DOCUMENTS = '{"_id": "7", "title": "On wings", "text": "They fly."}\n{"_id": "8", "text": "Alone."}\n'
@@ -218,12 +202,9 @@ DOCUMENTS = '{"_id": "7", "title": "On wings", "text": "They fly."}\n{"_id": "8"
 @pytest.mark.parametrize(
     ("form", "content", "rows"),
     [
-        ("label, text", "1\tgood\n\n0\t\n", [("1", "good"), ("0", "")]),
         ("label, text, text", "1\ta\tb\n", [("1", "a", "b")]),
         ("label, stars, text", "1\t9\tso good\n", [("1", "so good")]),
-        ("score, text, text", "2.5\ta b\tc\n", [("2.5", "a b", "c")]),
         ("negative", "dull .\n\nlong .\n", [("0", "dull ."), ("0", "long .")]),
-        ("positive", b"caf\xe9 noir\n", [("1", "café noir")]),
         ("SST fine", "0 dull and long\n1 fine\n", [("0", "dull and long"), ("1", "fine")]),
         ("SST binary", "a joy\t1\na bore\t0\n", [("1", "a joy"), ("0", "a bore")]),
         ("SICK entailment", SICK, [("NEUTRAL", "A man runs", "A man sits"), ("ENTAILMENT", "It rains", "Rain falls")]),
@@ -238,7 +219,9 @@ DOCUMENTS = '{"_id": "7", "title": "On wings", "text": "They fly."}\n{"_id": "8"
     ],
 )
 def test_rows(form, content, rows, tmp_path):
-    assert READERS[form](written(tmp_path, form, content)) == rows
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert READERS[form](path) == rows
 
 
 def test_pairs_without_a_score_are_left_out(tmp_path):
@@ -253,25 +236,21 @@ def test_pairs_without_a_score_are_left_out(tmp_path):
     assert read(path) == [("1.5", "a", "b"), ("4", "e", "f")]
 
 
-@pytest.mark.parametrize(
-    ("form", "content", "message"),
-    [
+def test_broken_files(tmp_path):
+    path = tmp_path / "data.jsonl"
+    for form, content, message in (
         ("label, text, text", "1\ta\n", "line 1: must be label<TAB>text<TAB>text, got '1\\ta'"),
         ("SST fine", "1 a\nalone\n", "line 2: must be label text, got 'alone'"),
         ("SICK relatedness", "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
         ("positive", "\n", "must have lines of text, got none"),
         ("MRPC", "head\n", "must have lines of Quality<TAB>"),
-        ("documents", "[1]\n", "line 1: must be a JSON object with the field 'text' and the field '_id', got a list"),
-        ("documents", '{"_id": "7", "text": null}\n', "the field 'text' must be a string, got null"),
         ("score, text, text", "1.0\ta\tb\nnan\ta\tb", "line 2: must be score<TAB>text<TAB>text, got 'nan\\ta\\tb'"),
         ("score, text, text", "1.0\ta\tb\tc", "line 1: must be score<TAB>text<TAB>text, got "),
         ("documents", '{"_id": 1.5, "text": "a"}\n', "the id '_id' must be a string or an integer, got a float"),
-        ("documents", "{\n", "line 1: not JSON ("),
         ("judgements", "q\td\ts\n1\t2\t0.5\n", "the score of '1' and '2' must be an integer, got '0.5'"),
         ("TREC", "DESC How ?\n", "line 1: must be COARSE:fine question, got 'DESC How ?'"),
-    ],
-)
-def test_broken_files(form, content, message, tmp_path):
-    said = error(READERS[form], written(tmp_path, form, content))
-    assert "/data." in said
-    assert message in said
+    ):
+        path.write_text(content)
+        said = error(READERS[form], path)
+        assert said.startswith(str(path))
+        assert message in said

@@ -7,7 +7,7 @@ import pytest
 
 from papers import Workplace
 
-WORDS = {"0": "a dull film without one good idea", "1": "the film was a joy from the first scene"}
+WORDS = ["a dull film without one good idea", "the film was a joy from the first scene"]
 
 
 def silent(line: str) -> None:
@@ -19,23 +19,17 @@ def data_folder(tmp_path_factory) -> Path:
     """Return a folder of MR, CR, SUBJ and MPQA (40 rows each), Yelp and Amazon (40 rows each), AG news, R8 and IMDB (24
     training, 12 test rows)."""
     folder = tmp_path_factory.mktemp("data")
-    (folder / "senteval").mkdir()
-    for task in ("MR", "CR", "SUBJ", "MPQA"):
-        rows = [f"{i % 2}\t{WORDS[str(i % 2)]} {task} {i}\n" for i in range(40)]
-        (folder / "senteval" / f"{task}.tsv").write_text("".join(rows))
-    (folder / "sentiment").mkdir()
-    for name in ("yelp_sentences", "amazon_polarity_10k"):
-        with gzip.open(folder / "sentiment" / f"{name}.tsv.gz", "wt") as file:
-            file.write("".join(f"{i % 2}\t{WORDS[str(i % 2)]} {name} {i}\n" for i in range(40)))
-    (folder / "longdocs").mkdir()
-    names = {"AGnews": ("train_part", "test_desc"), "R8": ("train", "test"), "IMDB": ("train", "test")}
-    for task, parts in names.items():
-        for part, count in zip(parts, (24, 12), strict=True):
-            with gzip.open(folder / "longdocs" / f"{task}_{part}.tsv.gz", "wt") as file:
-                for i in range(count):
-                    label = str(i % 2 + (task == "AGnews"))
-                    stars = f"{1 + 9 * (i % 2)}\t" if task == "IMDB" else ""
-                    file.write(f"{label}\t{stars}{WORDS[str(i % 2)]} {part} {i}\n")
+    files = {f"senteval/{task}.tsv": (task, 40) for task in ("MR", "CR", "SUBJ", "MPQA")}
+    files |= {f"sentiment/{name}.tsv.gz": (name, 40) for name in ("yelp_sentences", "amazon_polarity_10k")}
+    files |= {f"longdocs/{task}_train.tsv.gz": ("train", 24) for task in ("R8", "IMDB")}
+    files |= {f"longdocs/{task}_test.tsv.gz": ("test", 12) for task in ("R8", "IMDB")}
+    files |= {"longdocs/AGnews_train_part.tsv.gz": ("train", 24), "longdocs/AGnews_test_desc.tsv.gz": ("test", 12)}
+    for name, (part, count) in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        with (gzip.open if name.endswith(".gz") else open)(folder / name, "wt") as file:
+            for i in range(count):
+                stars = f"{1 + 9 * (i % 2)}\t" if "IMDB" in name else ""
+                file.write(f"{i % 2 + ('AGnews' in name)}\t{stars}{WORDS[i % 2]} {part} {i}\n")
     return folder
 
 

@@ -114,12 +114,6 @@ def test_what_another_run_holds_is_left_to_it_and_done_in_the_end_if_it_did_not(
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-@pytest.mark.parametrize(("name", "of"), [("lama-figure5", "lama-table3"), ("lama-table4", "lama-figure2")])
-def test_figures_of_lama_are_of_the_tables_cells(name, of):
-    known = [cell.settings for cell in find_experiment(of).cells]
-    assert all(cell.settings in known for cell in find_experiment(name).cells)
-
-
 def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary, tmp_path):
     done: list[str] = []
     rows = (data_folder / "senteval" / "MR.tsv").read_text().splitlines(keepends=True)
@@ -128,14 +122,9 @@ def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary
     other = re.sub(r'("lowercase": ?)true', r"\1false", vocabulary.read_text())
     (tmp_path / "other.json").write_text(other)
     one = replace(ONE, folds=1)
-    runs = [
-        (workplace, one),
-        (replace(workplace, seed=1), one),
-        (replace(workplace, data=tmp_path), one),
-        (replace(workplace, tokenizer=tmp_path / "other.json"), one),
-        (workplace, RunOptions(folds=1, patterns=one.patterns)),
-        (workplace, replace(one, changes={"scale": "sum"})),
-    ]
+    changes = {"seed": 1}, {"data": tmp_path}, {"tokenizer": tmp_path / "other.json"}
+    runs = [(replace(workplace, **of), one) for of in ({}, *changes)]
+    runs += [(workplace, replace(one, **of)) for of in ({"quick": False}, {"changes": {"scale": "sum"}})]
     for number, (place, options) in enumerate(runs, 1):
         for _ in range(2):
             reproduce(counting(TABLE3, done), tmp_path / "out", place, options, silent)
@@ -195,20 +184,15 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
 TINY = {**settings_of("MR", "mean", {"epochs": 3, "learning_rate": 0.05}, dimension=8), "speed": True}
 
 
-def test_mean_and_deviation_by_hand():
-    parts = {
-        "speed": {"ms": 2.5, "training_ms": 7.5, "parameters": 9, "seconds": 100.0},
-        "fold 1": {"accuracy": 70.0, "parameters": 9, "seconds": 1.0},
-        "fold 2": {"accuracy": 74.0, "parameters": 9, "seconds": 3.0},
-        "fold 4": {"accuracy": 78.0, "parameters": 9, "seconds": 2.0},
-    }
+def test_parts_settings_and_their_mean_and_deviation():
+    folds = {"fold 1": (70.0, 1.0), "fold 2": (74.0, 3.0), "fold 4": (78.0, 2.0)}
+    parts = {name: {"accuracy": of, "parameters": 9, "seconds": seconds} for name, (of, seconds) in folds.items()}
+    speed = {"speed": {"ms": 2.5, "training_ms": 7.5, "parameters": 9, "seconds": 100.0}}
     mean = {"accuracy": 74.0, "tests": 3, "seconds_each": 2.0, "std": 4.0, "standard_error": pytest.approx(4 / 3**0.5)}
-    assert classifier_cells.accuracy_summary({}, parts) == {"ms": 2.5, "training_ms": 7.5, "parameters": 9, **mean}
+    found = classifier_cells.accuracy_summary({}, speed | parts)
+    assert found == {"ms": 2.5, "training_ms": 7.5, "parameters": 9, **mean}
     assert "std" not in classifier_cells.accuracy_summary({}, {"fold 1": parts["fold 1"]})
-    assert "accuracy" not in classifier_cells.accuracy_summary({}, {"speed": parts["speed"]})
-
-
-def test_parts_and_settings():
+    assert "accuracy" not in classifier_cells.accuracy_summary({}, speed)
     assert classifier_cells.fold_parts(TINY, 2) == ["speed", "fold 1", "fold 2"]
     assert classifier_cells.fold_parts({}, 1) == ["fold 1"]
     # Each encoder's head is that of train.
@@ -220,7 +204,7 @@ def test_parts_and_settings():
     assert "seed" not in default
 
 
-def test_a_fold_tests_its_own_rows(workplace):
+def test_the_parts_of_a_cell_test_their_own_rows(workplace):
     figures = train_and_test(TINY, "fold 3", workplace)
     rows = workplace.labelled("MR", "MR")
     classes = np.array([int(label) for label in rows.labels])
@@ -232,9 +216,6 @@ def test_a_fold_tests_its_own_rows(workplace):
     assert len(figures["loss"]) == 3
     assert figures["loss"][2] < figures["loss"][0]
     assert figures["parameters"] == 0
-
-
-def test_speed_and_test_part(workplace):
     times = train_and_test(TINY, "speed", workplace)
     assert 0 < times["ms"] < times["training_ms"]
     settings = {**TINY, "task": "R8"}
@@ -267,12 +248,9 @@ def test_words_are_joined_and_weighed_and_those_of_a_class_stand_in_more_of_its_
     attention = Explanation("", ("un", "##know", "##n", "film"), weights, ("head", "token"))
     words = dict(words_of(attention))
     assert words == {"unknown": pytest.approx(4 * 0.2), "film": pytest.approx(4 * 0.4)}
-    attention = {
-        "0": {"bad": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "dull": [6, 1.5]},
-        "1": {"film": [7, 2.0], "bad": [2, 4.0]},
-    }
-    assert most_attended(attention, "0") == ["dull", "bad"]
-    assert most_attended(attention, "1") == ["film"]
+    of_bad = {"bad": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "dull": [6, 1.5]}
+    attention = {"0": of_bad, "1": {"film": [7, 2.0], "bad": [2, 4.0]}}
+    assert [most_attended(attention, label) for label in "01"] == [["dull", "bad"], ["film"]]
 
 
 def test_changed_initial_values(workplace):
@@ -281,14 +259,12 @@ def test_changed_initial_values(workplace):
     (cell,) = chosen(find_experiment("table3"), ["ones_k-5"])
     plain = initial_encoder(cell.settings, workplace, 0)[0].state_dict()
     other = initial_encoder(changed(cell.settings, changes), workplace, 0)[0].state_dict()
-    table = plain.pop("embedding.weight")
-    assert 0.025 < table.std() < 0.035
-    torch.testing.assert_close(other.pop("embedding.weight"), table / 0.03)
-    assert (plain.pop("attention.b").unique(), other.pop("attention.b").unique()) == (1, 0)
-    assert plain.pop("attention.gain").unique() == 1
-    torch.testing.assert_close(other.pop("attention.gain").unique(), torch.tensor([0.1]))
-    assert plain.keys() == other.keys()
-    assert all(torch.equal(plain[name], other[name]) for name in plain)
+    assert 0.025 < plain["embedding.weight"].std() < 0.035
+    assert (plain["attention.b"].unique(), plain["attention.gain"].unique()) == (1, 1)
+    plain["embedding.weight"] /= 0.03
+    plain["attention.b"] *= 0
+    plain["attention.gain"] *= 0.1
+    torch.testing.assert_close(other, plain)
     (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
     settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
     assert settings["initial"] == {"token_deviation": 0.5}
@@ -309,13 +285,9 @@ def test_a_redrawn_context_differs_at_each_reading(workplace):
 
 def test_the_words_of_table_4_by_hand():
     claim = find_experiment("lama-table4").claim
-    classes = (
-        ("IMDB: negative", "0", {"worst": 1.1}),
-        ("IMDB: positive", "1", {}),
-        ("R8: ship", "ship", {"gulf": 1.2, "cargo": 0.9}),
-        ("R8: money-fx", "money-fx", {"fed": 1.1}),
-    )
-    found = {("LAMA", place): {"attention": {label: words}} for place, label, words in classes}
+    words = {"IMDB: negative": {"0": {"worst": 1.1}}, "IMDB: positive": {"1": {}}}
+    words |= {"R8: ship": {"ship": {"gulf": 1.2, "cargo": 0.9}}, "R8: money-fx": {"money-fx": {"fed": 1.1}}}
+    found = {("LAMA", place): {"attention": of} for place, of in words.items()}
     measured, verdict = claim.check(found)
     assert measured == (
         "of the words that our copy of the paper lists and that are frequent enough here, 1 of 1 for negative (12 "
@@ -389,42 +361,28 @@ def outcomes_of(name, figures):
     return [Outcome(cell, {}, figures.get((cell.row, cell.column), {})) for cell in find_experiment(name).cells]
 
 
-@pytest.mark.parametrize(
-    ("uniform", "verdict"), [((77.3, 76.8), "does not hold"), ((60.0, 60.0), "holds in part"), ((60.0, 76.8), "holds")]
-)
-def test_the_claim_of_table_3(uniform, verdict):
-    figures = {
-        (context, f"K {steps}"): {"accuracy": uniform[steps == 5] if context == "uniform" else 77.0}
-        for context in ("ones", "learned", "uniform")
-        for steps in (1, 5)
-    }
-    line = find_experiment("table3").claim.line(outcomes_of("table3", figures))
-    assert line.startswith("The paper: a uniform first context, drawn anew for each document, spoils one step (57.9 %;")
-    assert f"Measured here: 77.0 (ones), 77.0 (learned), {uniform[0]:.1f} (uniform) % with one step, " in line
-    assert line.endswith(f"**The claim {verdict}.**")
+HOLDS, IN_PART, NOT = "holds", "holds in part", "does not hold"
 
 
-@pytest.mark.parametrize(
-    ("ours", "ms", "verdict"),
-    [
-        (74, 5, "holds"),
-        (72, 5, "holds in part"),
-        (76, 5, "holds in part"),
-        (74, 9, "holds in part"),
-        (76, 9, "does not hold"),
-    ],
-)
-def test_the_claim_of_table_2(ours, ms, verdict):
-    figures = {
-        (system, f"{size:g} M"): {"accuracy": accuracy, "ms": of_batch}
-        for system, accuracy, of_batch in ((OURS, ours, ms), (TRANSFORMER, 74, 12))
-        for size in SIZES
-    }
-    line = find_experiment("table2").claim.line(outcomes_of("table2", figures))
-    assert line.endswith(f"**The claim {verdict}.**")
+def test_the_claims_of_tables_2_and_3():
+    for one, five, verdict in ((77.3, 76.8, NOT), (60.0, 60.0, IN_PART), (60.0, 76.8, HOLDS)):
+        figures = {(context, f"K {k}"): {"accuracy": 77.0} for context in ("ones", "learned") for k in (1, 5)}
+        figures |= {("uniform", "K 1"): {"accuracy": one}, ("uniform", "K 5"): {"accuracy": five}}
+        line = find_experiment("table3").claim.line(outcomes_of("table3", figures))
+        assert line.startswith("The paper: a uniform first context, drawn anew for each document, spoils one step (57")
+        assert f"Measured here: 77.0 (ones), 77.0 (learned), {one:.1f} (uniform) % with one step, " in line
+        assert line.endswith(f"**The claim {verdict}.**")
+    for ours, ms, verdict in ((74, 5, HOLDS), (72, 5, IN_PART), (76, 5, IN_PART), (74, 9, IN_PART), (76, 9, NOT)):
+        figures = {(OURS, f"{size:g} M"): {"accuracy": ours, "ms": ms} for size in SIZES}
+        figures |= {(TRANSFORMER, f"{size:g} M"): {"accuracy": 74, "ms": 12} for size in SIZES}
+        line = find_experiment("table2").claim.line(outcomes_of("table2", figures))
+        assert line.endswith(f"**The claim {verdict}.**")
 
 
 def test_claims_wait_for_their_cells():
+    for name, of in (("lama-figure5", "lama-table3"), ("lama-table4", "lama-figure2")):
+        known = [cell.settings for cell in find_experiment(of).cells]
+        assert all(cell.settings in known for cell in find_experiment(name).cells)
     for name, experiment in EXPERIMENTS.items():
         keys = [cell.key for cell in experiment.cells]
         assert len(keys) == len(set(keys))

@@ -57,27 +57,20 @@ def test_stored_results_say_where_they_come_from(name):
 def test_a_run_of_some_cells_leaves_the_others_as_they_are(monkeypatch, tmp_path):
     monkeypatch.setattr(page, "RESULTS", tmp_path)
 
-    def store(commit, **accuracies):
-        cells = [
-            {"cell": cell, "figures": {"accuracy": accuracy} if accuracy else {}, "parts": [accuracy]}
-            for cell, accuracy in accuracies.items()
-        ]
+    def store(commit, **figures):
+        cells = [{"cell": cell, "figures": of, "parts": [of]} for cell, of in figures.items()]
         run = {"command": "python -m papers table2 --quick --option start=0.1 --option head=random"}
         run |= {"claim": "none", "commit": commit, "processor": "one", "cells": cells}
         (tmp_path / "run").write_text(json.dumps(run))
         page.store(tmp_path / "run")
         return page.stored("table2-quick-head=random")
 
-    store("abc1234", first=70, second=80, third=None)
-    run = store("def5678", first=71, second=None, fourth=90, fifth=None)
-    assert [(cell["cell"], cell["figures"]) for cell in run["cells"]] == [
-        ("first", {"accuracy": 71}),
-        ("second", {"accuracy": 80}),
-        ("fourth", {"accuracy": 90}),
-    ]
+    store("abc1234", first={"ms": 70}, second={"ms": 80}, third={})
+    run = store("def5678", first={"ms": 71}, second={}, fourth={"ms": 90}, fifth={})
+    figures = {"first": {"ms": 71}, "second": {"ms": 80}, "fourth": {"ms": 90}}
+    assert run["cells"] == [{"cell": cell, "figures": of} for cell, of in figures.items()]
     assert (run["commit"], run["processor"]) == ("abc1234, def5678", "one")
     assert "claim" not in run
-    assert "parts" not in run["cells"][0]
 
 
 def test_the_page_says_what_the_trials_say():
