@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -45,7 +44,7 @@ def embedded(module: Contextualizer) -> torch.Tensor:
 
 def test_tied_steps_train_as_one_step_that_is_read_again(tokenizer):
     """Adam over tied parameters does the same as Adam over a single step's, expanded to K."""
-    tied, untied = module_of(tokenizer, steps=4, rank=3), module_of(tokenizer, steps=4, rank=3)
+    tied, untied = (module_of(tokenizer, steps=4, rank=3) for _ in range(2))
     with torch.no_grad():
         tie_steps(tied, True)
     names = Steps._fields
@@ -55,14 +54,12 @@ def test_tied_steps_train_as_one_step_that_is_read_again(tokenizer):
     first, second = torch.optim.Adam(tied.attention.parameters(), lr=0.01), torch.optim.Adam(shared.values(), lr=0.01)
     aim = torch.randn(3, 8)
     for _ in range(5):
-        first.zero_grad()
-        second.zero_grad()
-        F.mse_loss(embedded(tied), aim).backward()
-        x = untied.embedding(ids).detach()
         steps = Steps(*(shared[name].expand(4, *shared[name].shape[1:]) for name in names))
-        F.mse_loss(direct(x, offsets, torch.ones(3, 8), steps)[-1], aim).backward()
-        first.step()
-        second.step()
+        again = direct(untied.embedding(ids).detach(), offsets, torch.ones(3, 8), steps)[-1]
+        for optimizer, found in ((first, embedded(tied)), (second, again)):
+            optimizer.zero_grad()
+            F.mse_loss(found, aim).backward()
+            optimizer.step()
     for name in names:
         values = getattr(tied.attention, name)
         assert (values == values[:1]).all()
@@ -132,23 +129,16 @@ def test_what_is_said_of_each_step(tokenizer):
     weight, bias = torch.randn(2, module.dimension), torch.randn(2)
     model = Model(SentenceTransformer(modules=[module], device="cpu"))
     classifier = Predictor(model, Head(weight.numpy(), bias.numpy(), ["0", "1"]))
-    labelled = Labelled(["0", "1", "1"], TEXTS)
-    said = followed(classifier, labelled)
-    chosen = []
-    contexts = []
-    for text in TEXTS:
-        ids = torch.from_numpy(module.text_tokenizer([text])[0]).long()
-        path = module.attention(module.embedding(ids), ids, torch.tensor([0, len(ids)])).double()
-        contexts.append(path[:, 0].detach())
-        chosen.append((path[1:, 0].detach() @ weight.T.double() + bias).argmax(1).tolist())
-    c = torch.stack(contexts, 1)
-    z = c.diff(dim=0)
+    said = followed(classifier, Labelled(["0", "1", "1"], TEXTS))
+    ids, lengths = module.text_tokenizer(TEXTS)
+    ids = torch.from_numpy(ids).long()
+    c = module.attention(module.embedding(ids), ids, torch.tensor([0, *lengths]).cumsum(0)).detach().double()
+    z, by_step = c.diff(dim=0), (c[1:] @ weight.T.double() + bias).argmax(2).numpy()
     close = {"abs": 1e-4}
     assert said["length"] == pytest.approx(z.norm(dim=2).mean(1).tolist(), **close)
     assert said["cosine"] == pytest.approx(F.cosine_similarity(c[1:], c[:-1], dim=2).mean(1).tolist(), **close)
     assert said["turn"][0] == pytest.approx(1, **close)
     assert said["turn"][1:] == pytest.approx(F.cosine_similarity(z[1:], z[:-1], dim=2).mean(1).tolist(), **close)
-    by_step = np.array(chosen).T
     assert said["accuracy_at"] == pytest.approx((100 * (by_step == [0, 1, 1]).mean(1)).tolist())
     assert said["agreement"] == pytest.approx((100 * (by_step == by_step[-1]).mean(1)).tolist())
     assert said["agreement"][-1] == said["certain"][-1] == 100
@@ -186,30 +176,26 @@ def test_a_layer_gives_as_many_features(layer):
 
 
 @pytest.fixture
-def vocabulary_with_mask(tokenizer, tmp_path):
+def pretrained(tokenizer, tmp_path):
+    """Return a function that trains a model on two files into a folder of this name, and returns it."""
     own = Tokenizer.from_str(tokenizer.to_str())
     own.add_special_tokens([masked_words.MASK])
     own.save(str(tmp_path / "masked.json"))
-    return tmp_path / "masked.json"
+    files = [tmp_path / "plain.txt", tmp_path / "packed.txt.gz"]
+    files[0].write_text("".join(f"the film was a joy {n}\n\n" for n in range(500)))
+    files[1].write_bytes(gzip.compress(b"".join(b"a dull film without one good idea %d\n" % n for n in range(500))))
+
+    def train(name, sentences=800, tokenizer=tmp_path / "masked.json"):
+        masked_words.pretrain(tmp_path / name, files, sentences, tokenizer=tokenizer)
+        return load(str(tmp_path / name))[0].state_dict()
+
+    return train
 
 
-@pytest.fixture
-def files(tmp_path):
-    (tmp_path / "plain.txt").write_text("".join(f"the film was a joy {n}\n\n" for n in range(500)))
-    with gzip.open(tmp_path / "packed.txt.gz", "wt") as file:
-        file.write("".join(f"a dull film without one good idea {n}\n" for n in range(500)))
-    return [tmp_path / "plain.txt", tmp_path / "packed.txt.gz"]
-
-
-def pretrained(out, files, vocabulary, **options):
-    masked_words.pretrain(out, files, 800, tokenizer=vocabulary, **options)
-    return load(str(out))[0].state_dict()
-
-
-def test_the_loss_falls_and_an_interrupted_run_continues(files, vocabulary_with_mask, tmp_path, monkeypatch):
+def test_the_loss_falls_and_an_interrupted_run_continues(pretrained, tmp_path, monkeypatch):
     monkeypatch.setattr(masked_words, "BATCH", 16)
     monkeypatch.setattr(masked_words, "STORED_EVERY", 20)
-    whole = pretrained(tmp_path / "whole", files, vocabulary_with_mask)
+    whole = pretrained("whole")
     record = json.loads((tmp_path / "whole" / masked_words.RECORD).read_text())
     assert record["losses"][-1] < 0.8 * record["losses"][0]
     assert record["sentences"] == 800
@@ -221,19 +207,18 @@ def test_the_loss_falls_and_an_interrupted_run_continues(files, vocabulary_with_
 
     monkeypatch.setattr(Checkpoint, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        pretrained(tmp_path / "resumed", files, vocabulary_with_mask)
+        pretrained("resumed")
     monkeypatch.setattr(Checkpoint, "save", save)
-    resumed = pretrained(tmp_path / "resumed", files, vocabulary_with_mask)
-    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+    torch.testing.assert_close(pretrained("resumed"), whole, rtol=0, atol=0)
     again = json.loads((tmp_path / "resumed" / masked_words.RECORD).read_text())
     assert again["losses"] == record["losses"]
 
 
-def test_the_table_reads_the_model(files, vocabulary_with_mask, workplace, tmp_path):
+def test_the_table_reads_the_model(pretrained, workplace, tmp_path):
     experiment = find_experiment("pretraining")
     assert reproduce(experiment, tmp_path / "cells", workplace, RunOptions(patterns=("pre-trained_*",))).files
     assert list((tmp_path / "cells").glob("*.json")) == []
-    pretrained(tmp_path / "model", files, vocabulary_with_mask)
+    pretrained("model")
     options = RunOptions(quick=True, folds=1, changes={"start": str(tmp_path / "model")})
     results = reproduce(experiment, tmp_path / "cells", workplace, options)
     figures = {outcome.cell.key: outcome.figures for outcome in results.outcomes}
@@ -246,11 +231,9 @@ def test_the_table_reads_the_model(files, vocabulary_with_mask, workplace, tmp_p
     assert "| pre-trained | MPQA |" in as_markdown(results)
 
 
-def test_what_pretraining_refuses_and_gains(files, vocabulary, vocabulary_with_mask, tmp_path):
-    said = error(masked_words.pretrain, tmp_path / "out", files, 2000, tokenizer=vocabulary_with_mask)
-    assert said == "sentences must be at most the 1,000 of the files, got 2,000"
-    said = error(masked_words.pretrain, tmp_path / "out", files, 100, tokenizer=vocabulary)
-    assert said.startswith("the vocabulary must have an entry [MASK]")
+def test_what_pretraining_refuses_and_gains(pretrained, vocabulary):
+    assert error(pretrained, "out", 2000) == "sentences must be at most the 1,000 of the files, got 2,000"
+    assert error(pretrained, "out", 100, vocabulary).startswith("the vocabulary must have an entry [MASK]")
     found = {("from scratch", "MR"): {"accuracies": [70.0, 80.0]}, ("pre-trained", "MR"): {"accuracies": [71.0, 83.0]}}
     assert gain(found, "MR") == "+2.0 ± 1.0"
     found["pre-trained", "MR"]["accuracies"] = [69.5]
@@ -271,9 +254,6 @@ def test_the_loss_by_hand(tokenizer):
 def test_the_timed_transformer_does_not_see_padding():
     model = TransformerMean(20, 8, 1, 16).eval()
     (alone,) = model({"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2)}).values()
-    batch = {
-        "input_ids": torch.tensor([[3, 4, 9, 9], [5, 6, 7, 8]]),
-        "attention_mask": torch.tensor([[1, 1, 0, 0], [1] * 4]),
-    }
-    (both,) = model(batch).values()
+    ids, mask = torch.tensor([[3, 4, 9, 9], [5, 6, 7, 8]]), torch.tensor([[1, 1, 0, 0], [1] * 4])
+    (both,) = model({"input_ids": ids, "attention_mask": mask}).values()
     torch.testing.assert_close(both[:1], alone)
