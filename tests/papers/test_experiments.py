@@ -243,7 +243,7 @@ def test_tokens_cut_and_rows_sample(workplace, tokenizer, tmp_path):
     assert replace(workplace, tokenizer=tmp_path / "padding.json").labelled("MR", "MR", 7) == cut
 
 
-def test_words_are_joined_and_weighed_and_those_of_a_class_stand_in_more_of_its_texts():
+def test_attended_words_by_hand():
     weights = np.array([[0.1, 0.3, 0.2, 0.4], [0.3, 0.1, 0.2, 0.4]], np.float32)
     attention = Explanation("", ("un", "##know", "##n", "film"), weights, ("head", "token"))
     words = dict(words_of(attention))
@@ -253,7 +253,7 @@ def test_words_are_joined_and_weighed_and_those_of_a_class_stand_in_more_of_its_
     assert [most_attended(attention, label) for label in "01"] == [["dull", "bad"], ["film"]]
 
 
-def test_changed_initial_values(workplace):
+def test_changed_initial_values_and_redrawn_contexts(workplace):
     """Only the named initial values change."""
     changes = {"token_deviation": 1, "initial_b": 0, "initial_gain": 0.1}
     (cell,) = chosen(find_experiment("table3"), ["ones_k-5"])
@@ -269,9 +269,7 @@ def test_changed_initial_values(workplace):
     settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
     assert settings["initial"] == {"token_deviation": 0.5}
     assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6
-
-
-def test_a_redrawn_context_differs_at_each_reading(workplace):
+    # A redrawn context differs at each reading.
     ones, uniform = chosen(find_experiment("table3"), ["ones_k-1", "uniform_k-1"])
     seeded = initial_encoder(uniform.settings, workplace, 0)
     redrawn = initial_encoder(changed(uniform.settings, {"redrawn": True}), workplace, 0)
@@ -282,18 +280,14 @@ def test_a_redrawn_context_differs_at_each_reading(workplace):
     assert (drawn.shape[1], drawn.abs().max() <= 1, drawn.mean().abs() < 0.02) == (redrawn[0].dimension, True, True)
     assert changed(ones.settings, {"redrawn": True}) == ones.settings
 
-
-def test_the_words_of_table_4_by_hand():
+    # The words of table 4.
     claim = find_experiment("lama-table4").claim
     words = {"IMDB: negative": {"0": {"worst": 1.1}}, "IMDB: positive": {"1": {}}}
     words |= {"R8: ship": {"ship": {"gulf": 1.2, "cargo": 0.9}}, "R8: money-fx": {"money-fx": {"fed": 1.1}}}
     found = {("LAMA", place): {"attention": of} for place, of in words.items()}
     measured, verdict = claim.check(found)
-    assert measured == (
-        "of the words that our copy of the paper lists and that are frequent enough here, 1 of 1 for negative (12 "
-        "listed), 0 of 0 for positive (12 listed), 1 of 2 for ship (9 listed), 1 of 1 for money-fx (12 listed) get "
-        "more than uniform attention."
-    )
+    counts = "1 of 1 for negative (12 listed), 0 of 0 for positive (12 listed), 1 of 2 for ship (9 listed), 1 of 1 for"
+    assert f"are frequent enough here, {counts} money-fx (12 listed) get more than uniform attention." in measured
     assert verdict is Verdict.IN_PART
     found["LAMA", "R8: ship"]["attention"]["ship"]["cargo"] = 1.01
     assert claim.check(found)[1] is Verdict.HOLDS
@@ -377,6 +371,11 @@ def test_the_claims_of_tables_2_and_3():
         figures |= {(TRANSFORMER, f"{size:g} M"): {"accuracy": 74, "ms": 12} for size in SIZES}
         line = find_experiment("table2").claim.line(outcomes_of("table2", figures))
         assert line.endswith(f"**The claim {verdict}.**")
+    # Table 2 has the sizes it says.
+    for cell in find_experiment("table2").cells:
+        options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
+        parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
+        assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
 
 
 def test_claims_wait_for_their_cells():
@@ -429,10 +428,3 @@ def test_bert_is_a_model_by_path(workplace, tmp_path):
     first, second = outcome.parts["test"]["loss"]
     assert second < first
     assert outcome.figures["accuracy"] == outcome.parts["test"]["accuracy"]
-
-
-def test_table_2_has_the_sizes_it_says():
-    for cell in find_experiment("table2").cells:
-        options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
-        parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
-        assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
