@@ -8,6 +8,7 @@ import shutil
 import sys
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import openpyxl
@@ -72,18 +73,15 @@ def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder,
 
 def test_threads_as_the_user_allows_a_bar_of_rows_and_parts_that_other_programs_read(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    made = []
-    pool = bulk_encoding.ThreadPoolExecutor
-    monkeypatch.setattr(bulk_encoding, "ThreadPoolExecutor", lambda count: made.append(count) or pool(count))
+    monkeypatch.setattr(bulk_encoding, "ThreadPoolExecutor", made := Mock(wraps=bulk_encoding.ThreadPoolExecutor))
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     encode_dataset([corpus / "a.txt", corpus / "b.jsonl"], tmp_path / "out", part_rows=25, progress=True)
-    assert made == [3]
+    made.assert_called_once_with(3)
     assert re.search(rf"finishing: +\d+%.* {2 * LINES}/about \d+ \[", terminal.getvalue())
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
-    parts = str(tmp_path / "out" / "part-*.parquet")
-    query = f"SELECT id, text, len(embedding), year FROM '{parts}' ORDER BY id DESC LIMIT 1"
+    query = f"SELECT id, text, len(embedding), year FROM '{tmp_path}/out/part-*.parquet' ORDER BY id DESC LIMIT 1"
     assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009)]
 
 
@@ -156,34 +154,6 @@ def test_ids_of_several_rows_are_named_whichever_parts_have_them(kind, tmp_path)
     assert len(warned) == 1
 
 
-@pytest.mark.filterwarnings("ignore:.*left out the sheet 'no text'")
-def test_rows_of_a_workbook_have_the_ids_of_their_places_in_a_sheet(tmp_path):
-    path, book, ids = tmp_path / "a.xlsx", openpyxl.Workbook(), []
-    book.remove(book.active)
-    for name, *cells in (("one", "text", "fog", None, "sun"), ("no text", "n"), ("more", "text", "rain")):
-        sheet = book.create_sheet(name)
-        for cell in cells:
-            sheet.append([cell])
-        book.save(path)
-        ids.append([each.id.removeprefix(f"{path}:") for each in read(*find_sources([path]))[0]])
-    assert ids == [["2", "4"], ["one:2", "one:4"], ["one:2", "one:4", "more:2"]]
-
-
-def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
-    target = tmp_path / "out"
-    encode_dataset(corpus / "a.txt", target, workers=1)
-    with stores.open(target) as store, store.writing():
-        assert "another run is writing" in error(encode_dataset, corpus, target, workers=1)
-    said = error(encode_dataset, corpus, target, model=tiny_model_path, workers=1)
-    assert re.search(r"come from the model 'default' \(.* not from '.*tiny' \(.*another target", said)
-    (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
-    inputs = [corpus, corpus / "z.txt.gz"]
-    assert "z.txt.gz: broken gzip" in error(encode_dataset, inputs, target, workers=2, part_rows=8)
-    SearchIndex.create(tmp_path / "index").close()
-    said = error(encode_dataset, corpus, tmp_path / "index")
-    assert "has one writer; encode into a directory, then `ctx-embed index build" in said
-
-
 def test_a_database_gets_every_id_once(corpus, postgresql):
     address = f"{postgresql}#encoded"
     (corpus / "d.jsonl").write_text('{"id": "j3", "text": "object 3"}\n')
@@ -211,9 +181,11 @@ def test_object_stores_are_read_and_written_and_a_target_among_its_inputs_is_no_
     assert re.search("out: lies in the target .*out; choose another target", error(encode_dataset, target, target))
 
 
-def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
+def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path, tiny_model_path):
     target = tmp_path / "out"
+    SearchIndex.create(tmp_path / "index").close()
     (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "one.txt").write_text("a row\n")
     (tmp_path / "wrong.jsonl").write_text('{"body": "x"}\n')
     for source, options, message in (
         ("-", {}, "standard input cannot be read twice"),
@@ -224,9 +196,19 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     ):
         assert message in error(encode_dataset, source, target, **options)
     assert not target.exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").touch()
-    assert "the folder holds other things; choose another name" in error(encode_dataset, corpus, tmp_path / "mine")
+    for taken, said in (
+        (corpus, "the folder holds other things; choose another name"),
+        (tmp_path / "index", "has one writer; encode into a directory, then `ctx-embed index build"),
+    ):
+        assert said in error(encode_dataset, tmp_path / "one.txt", taken)
+    encode_dataset(corpus / "a.txt", target, workers=1)
+    with stores.open(target) as store, store.writing():
+        assert "another run is writing" in error(encode_dataset, corpus, target, workers=1)
+    said = error(encode_dataset, corpus, target, model=tiny_model_path, workers=1)
+    assert re.search(r"come from the model 'default' \(.* not from '.*tiny' \(.*another target", said)
+    (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
+    inputs = [corpus, corpus / "z.txt.gz"]
+    assert "z.txt.gz: broken gzip" in error(encode_dataset, inputs, target, workers=2, part_rows=8)
 
 
 def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpus, tmp_path):
@@ -285,6 +267,7 @@ def read(source: Source, fields: Fields | None = None):
     return found, errors
 
 
+@pytest.mark.filterwarnings("ignore:.*left out the sheet 'no text'")
 def test_rows_have_the_id_of_their_place_or_from_a_field(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(10)], "n": range(10)}), path)
@@ -302,6 +285,15 @@ def test_rows_have_the_id_of_their_place_or_from_a_field(tmp_path):
         "line 4: no field 'key' (fields: 'text'); name the right one with --id-field",
     ]
     assert [each.id for each in read(*find_sources([path]))[0]] == ["5", *(f"{path}:{number}" for number in (2, 3, 4))]
+    path, book, ids = tmp_path / "a.xlsx", openpyxl.Workbook(), []
+    book.remove(book.active)
+    for name, *cells in (("one", "text", "fog", None, "sun"), ("no text", "n"), ("more", "text", "rain")):
+        sheet = book.create_sheet(name)
+        for cell in cells:
+            sheet.append([cell])
+        book.save(path)
+        ids.append([each.id.removeprefix(f"{path}:") for each in read(*find_sources([path]))[0]])
+    assert ids == [["2", "4"], ["one:2", "one:4"], ["one:2", "one:4", "more:2"]]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

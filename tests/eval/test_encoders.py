@@ -74,8 +74,7 @@ def test_model2vec(tmp_path, tokenizer):
 
 
 def test_words_beside_an_encoder(tmp_path):
-    random = np.random.default_rng(0)
-    file = tmp_path / "task.tsv"
+    random, file = np.random.default_rng(0), tmp_path / "task.tsv"
     labels = random.choice(["bad", "good"], 200)
     file.write_text("".join(f"{label}\t{label} {random.integers(10_000)}\n" for label in labels))
     evaluation = evaluate(["random+words", "random"], str(file), options=EvaluationOptions(protocol="quick"))
@@ -146,17 +145,15 @@ def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
     for encoder, texts in ((replace(drawn, key=None), ["a"]), (drawn, ["a", "b c"]), (drawn, ["a b", "c"])):
         EmbeddingCache(encoder, tmp_path)(texts)
     assert len(list(tmp_path.rglob("*.npz"))) == 3
-
-
-def test_a_damaged_file_is_made_anew(drawn, tmp_path):
-    first = EmbeddingCache(drawn, tmp_path)(["a", "b"])
-    (path,) = tmp_path.rglob("*.npz")
+    # A damaged file is made anew.
+    first = EmbeddingCache(drawn, tmp_path / "damaged")(["a", "b"])
+    (path,) = (tmp_path / "damaged").rglob("*.npz")
     whole = path.read_bytes()
     # A byte of the name, one of the head of the array, one of the numbers.
     changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (32, 100, 300)]
     for damage in (b"", whole[:-4], *changed):
         path.write_bytes(damage)
-        np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path)(["a", "b"]), first)
+        np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path / "damaged")(["a", "b"]), first)
         assert path.read_bytes() == whole
     np.testing.assert_array_equal(np.load(path)["embeddings"], first)
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import get_args
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -342,15 +343,11 @@ def test_an_interrupted_run_resumes_after_its_last_fold(tiny, tmp_path, monkeypa
 
 def test_a_development_part_chooses_the_epoch(tiny, monkeypatch):
     rows = {"train": np.arange(20), "dev": np.arange(20, 30), "test": np.arange(30, 40)}
-    seen = []
-
-    def watched(model, train, valid, *rest, **named):
-        seen.append((len(train.texts), len(valid.texts), rest[0].seed, named["words"]))
-        return train_classifier(model, train, valid, *rest, **named)
-
-    monkeypatch.setattr(supervised.train, "train_classifier", watched)
-    score = end_to_end(replace(tiny, words=True), Examples(EXAMPLES.labels, EXAMPLES.texts, rows), 7)
-    assert seen == [(20, 10, 7, True)]
+    monkeypatch.setattr(supervised.train, "train_classifier", train := Mock(wraps=train_classifier))
+    score = end_to_end(replace(tiny, words=True), replace(EXAMPLES, parts=rows), 7)
+    _, of_train, valid, options = train.call_args.args
+    assert (train.call_count, train.call_args.kwargs["words"]) == (1, True)
+    assert (len(of_train.texts), len(valid.texts), options.seed) == (20, 10, 7)
     assert (len(score.folds), len(score.right)) == (1, 10)
 
 

@@ -19,7 +19,7 @@ from ctx_embed.text.normalisation import words
 from tests.helpers.errors import error
 
 
-def test_cosines_by_hand():
+def test_cosines_and_ranks_by_hand():
     A, B = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]])
     for of in (np.asarray, sparse.csr_array):
         np.testing.assert_allclose(paired(of(A), of(B)), [24 / 25, 0.0, -1.0])
@@ -28,9 +28,6 @@ def test_cosines_by_hand():
         np.testing.assert_allclose(paired(length * A, B), [24 / 25, 0.0, -1.0])
     wide = np.array([[300.0, 300.0]], np.float16)
     np.testing.assert_allclose(paired(wide, wide), [1.0])
-
-
-def test_ranks_by_hand():
     # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4; two different values are a ranking.
     assert spearman([0.0, 0.5, 0.5, 1.0], [1, 2, 3, 4]) == pytest.approx(100 * 4.5 / (4.5 * 5) ** 0.5)
     assert spearman([0.2, 0.1, 0.2, 0.1], [1.0, 2.0, 1.0, 2.0]) == pytest.approx(-100)
@@ -109,16 +106,14 @@ def test_a_query_that_is_a_document_is_left_out_of_its_own_results_alone():
     assert score_retrieval(*known, own={"a"}).ndcg == pytest.approx((100.0, 100 / math.log2(3)))
 
 
-def test_intervals_are_scipys():
+def test_intervals_are_scipys_and_those_of_correlations_by_hand():
     for right in (0, 8, 10):
         expected = binomtest(right, 10).proportion_ci(method="wilson")
         assert statistics.wilson(right, 10) == pytest.approx((100 * expected.low, 100 * expected.high), abs=1e-9)
     expected = ttest_1samp([1.0, 2.0, 4.0], 0).confidence_interval()
     assert statistics.mean_interval([1.0, 2.0, 4.0]) == pytest.approx((expected.low, expected.high))
     assert statistics.mean_interval([5.0]) == (5.0, 5.0)
-
-
-def test_the_interval_of_correlations():
+    # Of correlations.
     low, high = statistics.correlation_interval([80.0], [1003])
     error = (1 - 0.64) * ((1 + 0.32) / 1000) ** 0.5
     assert (low, high) == pytest.approx((80 - 196 * error, 80 + 196 * error), abs=0.01)
@@ -131,7 +126,7 @@ def test_the_interval_of_correlations():
     assert statistics.correlation_interval([-99.0], [4]) == (-100.0, pytest.approx(-99 + 4.76, abs=0.01))
 
 
-def test_mcnemar_by_hand():
+def test_mcnemar_and_paired_means_by_hand():
     right, other = np.array([1.0] * 9 + [0.0] + [1.0] * 10), np.array([0.0] * 9 + [1.0] + [1.0] * 10)
     found = statistics.mcnemar(right, other)
     assert found.value == pytest.approx(40.0)
@@ -141,17 +136,13 @@ def test_mcnemar_by_hand():
     assert found.interval == pytest.approx((40 - 25.5548, 40 + 25.5548), abs=1e-4)
     same = statistics.mcnemar(right, right)
     assert (same.value, same.p) == (0.0, 1.0)
-
-
-def test_paired_means_by_all_signs():
     found = statistics.paired_means([3.0, 2.0, 4.0], [1.0, 1.0, 1.0])
     # All three are gains: of 8 ways to give signs, 2 are as extreme.
     assert (found.value, found.p) == (2.0, pytest.approx(2 / 8))
     assert statistics.paired_means([1.0, 2.0], [1.0, 2.0]).p == 1.0
     assert statistics.paired_means([1.0, 3.0], [1.0, 2.0]).p == 1.0
     # For encoders that do not differ, p < 0.1 occurs in one case of ten.
-    generator = np.random.default_rng(0)
-    ps = [statistics.paired_means(*generator.normal(size=(2, 10))).p for _ in range(200)]
+    ps = [statistics.paired_means(*pair).p for pair in np.random.default_rng(0).normal(size=(200, 2, 10))]
     assert 0.04 < np.mean(np.array(ps) < 0.1) < 0.17
 
 

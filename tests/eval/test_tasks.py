@@ -1,6 +1,7 @@
 """Tasks: their catalogue, where their data come from, and the formats of their files."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import datasets
@@ -23,9 +24,7 @@ def test_the_suites():
     assert not any(task.without for task in tasks[3:])
     assert all(task.published["all-MiniLM-L6-v2 (published)"] for task in tasks)
     assert set(catalogue.MTEB_PUBLISHED) == {"source", "date", "scores"}
-
-
-def test_every_published_figure_has_a_source_and_every_task_its_parts():
+    # Every published figure has a source, and every task its parts.
     for task in TASKS.values():
         assert set(task.published) <= set(catalogue.PUBLISHED_SOURCES)
         subsets = [{file.subset for file in layout} for layout in task.layouts]
@@ -56,7 +55,7 @@ def fails(message: str, task, folder=None) -> None:
     assert error(lambda: DataReader(folder).read(task)) == message
 
 
-def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
+def test_pairs_of_stsb_dev_are_left_out_in_either_order_and_what_is_absent_or_broken_is_named(folder):
     data = DataReader(folder).read(TASKS["STS13"])
     # One pair of STSB-dev has its texts exchanged; every pair of OnWN is in STSB-dev.
     assert {name: len(rows) for name, rows in data.subsets.items()} == {"STS13_FNWN": 7, "STS13_headlines": 7}
@@ -64,12 +63,9 @@ def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
     assert data.subsets["STS13_FNWN"][0] == ("1.5", "left 1", "right 1")
     senteval = folder / "senteval"
     for subset in ("FNWN", "headlines"):
-        (senteval / f"STS13_{subset}.tsv").write_bytes((senteval / "STSB_test.tsv").read_bytes())
+        shutil.copy(senteval / "STSB_test.tsv", senteval / f"STS13_{subset}.tsv")
     fails("STS13: every pair also occurs in STSB-dev, so none is left", TASKS["STS13"], folder)
-
-
-def test_what_is_absent_or_broken_in_a_folder(folder):
-    senteval, absent = folder / "senteval", folder / "absent"
+    absent = folder / "absent"
     fails(f"{absent}: no such data folder; name one that exists with --data or CTX_EMBED_DATA", TASKS["MR"], absent)
     fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}", TASKS["CR"], folder)
     (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")

@@ -60,8 +60,7 @@ def test_a_damaged_cell_is_computed_again(workplace, tmp_path):
         reproduce(experiment, tmp_path, workplace, ONE, told.append)
         assert told[0] == f"{file}: damaged; the cell will be computed again"
     assert done == ["fold 1", "fold 2", "fold 3"] * 4
-    said = error(reproduce, experiment, file, workplace, ONE, silent)
-    assert said == f"cannot create the folder {file}: File exists"
+    assert error(reproduce, experiment, file, workplace, ONE, silent) == f"cannot create the folder {file}: File exists"
 
 
 def test_runs_add_up_and_tables_share_cells(workplace, tmp_path):

@@ -67,7 +67,7 @@ def test_tied_steps_train_as_one_step_that_is_read_again(tokenizer):
     assert (tied.attention.U[0] != untied.attention.U[0]).all()
 
 
-def test_factors_are_a_tensor_of_low_rank(tokenizer):
+def test_factors_are_a_tensor_of_low_rank_and_heads_matrices(tokenizer):
     """The full tensor sum_r W_jr U_r V_r^T attends as the factors do."""
     factors, matrices = module_of(tokenizer, steps=2, rank=3), module_of(tokenizer, steps=2, rank=3)
     with torch.no_grad():
@@ -75,10 +75,7 @@ def test_factors_are_a_tensor_of_low_rank(tokenizer):
         U, V, W = factors.attention.U, factors.attention.V, factors.attention.W
         matrices.attention.A.copy_(torch.einsum("kjr,krp,krq->kjpq", W, U, V))
         torch.testing.assert_close(embedded(matrices), embedded(factors), rtol=1e-4, atol=1e-5)
-
-
-def test_a_head_weighs_its_features_alike(tokenizer):
-    """Two heads over eight features, token by token."""
+    # Two heads over eight features, token by token: a head weighs its features alike.
     module = module_of(tokenizer, steps=1, rank=1)
     with torch.no_grad():
         use_matrices(module, 2)
