@@ -116,7 +116,7 @@ def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
 def test_unusable_embeddings_name_the_encoder():
     for rows, message in (
         (np.zeros((1, 4)), f"{NEEDED}, got an array (1, 4) of float64 for 2 texts"),
-        (np.array([[1.0], [1e300]]), "returned NaN or infinity for the text 'b'"),
+        *((np.array([[1.0], [bad]]), "returned NaN or infinity for the text 'b'") for bad in (1e300, np.nan)),
         (np.array([["1"], ["2"]]), f"{NEEDED}, got an array (2, 1) of <U1 for 2 texts"),
         (np.zeros((2, 0)), f"{NEEDED}, got an array (2, 0) of float64 for 2 texts"),
         ([[1.0], [1.0, 2.0]], f"{NEEDED}, got rows of different lengths for 2 texts"),
@@ -151,7 +151,7 @@ def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
     whole = path.read_bytes()
     # A byte of the name, one of the head of the array, one of the numbers.
     changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (32, 100, 300)]
-    for damage in (b"", whole[:-4], *changed):
+    for damage in (b"", b"not numpy", whole[:-4], *changed):
         path.write_bytes(damage)
         np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path / "damaged")(["a", "b"]), first)
         assert path.read_bytes() == whole

@@ -80,13 +80,19 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
     assert result.asked == 6
 
 
-def test_baselines(folder):
-    result = evaluate(["tfidf", "majority", "random"], ["MR", "STS13", "adi"], folder)
+def test_baselines_of_which_the_majority_is_shown_once(folder):
+    result = evaluate(["majority", "tfidf", "random"], ["MR", "STS13", "adi"], folder)
     assert result.scores["tfidf", "MR"].mean == 100.0
     assert result.scores["majority", "MR"].mean == result.scores["majority", "MR"].floor == 50.0
     assert result.scores["tfidf", "adi"].mean > result.scores["random", "adi"].mean
     # The majority has no cosines; it was not asked for them.
     assert (result.asked, result.failures) == (7, ["STS13: all 7 pairs have the same cosine; there is nothing to rank"])
+    shown = result.report
+    assert [row[0] for row in tables(shown)[0].sections[0]] == ["majority", "tfidf", "random"]
+    assert all(row[0] != "majority class" for row in tables(shown)[0].sections[1])
+    # Another encoder with the same score is no such row.
+    shown["encoders"][0]["name"] = shown["results"][0]["encoder"] = "other"
+    assert tables(shown)[0].sections[1][0][0] == "majority class"
 
 
 def test_an_interrupted_run_resumes_and_damaged_scores_are_made_anew(folder, drawn, tmp_path, monkeypatch):
@@ -217,9 +223,7 @@ def test_the_second_less_the_first_of_every_shared_task(report):
     # Cosines know no protocol.
     results = [result for result in report["results"] if result["task"] in ("STS13", "adi")]
     compare(report, {**other, "tasks": report["tasks"][2:], "results": results})
-
-
-def test_several_seeds_are_compared_by_rows_which_must_be_the_same():
+    # Several seeds are compared by rows, which must be the same.
     found = difference(*(ProbeScore((50.0,), (1.0,), 50.0, right, 2) for right in ("2210", "1100")), {})
     assert (found.value, found.test) == (pytest.approx(100 * (0.5 + 0.5 + 0.5 + 0) / 4), "permutation")
     probes = [ProbeScore((50.0,), (1.0,), 50.0, right) for right in ("11", "1")]
@@ -293,15 +297,6 @@ def test_a_report_as_files(report, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert error(front.write_report, report, tmp_path / "no.png").startswith("a plot needs the extra plot: pip install")
     assert not list(tmp_path.glob("*no.*"))
-
-
-def test_a_row_that_says_what_another_one_says_is_left_out(folder):
-    shown = evaluate(["majority", "tfidf"], ["MR"], folder, QUICK).report
-    assert [row[0] for row in tables(shown)[0].sections[0]] == ["majority", "tfidf"]
-    assert all(row[0] != "majority class" for row in tables(shown)[0].sections[1])
-    # Another encoder with the same score is no such row.
-    shown["encoders"][0]["name"] = shown["results"][0]["encoder"] = "other"
-    assert tables(shown)[0].sections[1][0][0] == "majority class"
 
 
 def test_notes_and_the_mark_of_a_score_on_texts_seen_in_training(report):

@@ -240,6 +240,7 @@ def test_broken_files(tmp_path):
         ("SICK relatedness", "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
         ("positive", "\n", "must have lines of text, got none"),
         ("MRPC", "head\n", "must have lines of Quality<TAB>"),
+        ("documents", "[1]\n", "line 1: must be a JSON object with the field 'text' and the field '_id', got a list"),
         ("score, text, text", "1.0\ta\tb\nnan\ta\tb", "line 2: must be score<TAB>text<TAB>text, got 'nan\\ta\\tb'"),
         ("score, text, text", "1.0\ta\tb\tc", "line 1: must be score<TAB>text<TAB>text, got "),
         ("documents", '{"_id": 1.5, "text": "a"}\n', "the id '_id' must be a string or an integer, got a float"),

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from tokenizers import Tokenizer
 
 from ctx_embed.eval.scoring.probes import folds_of
@@ -144,21 +144,12 @@ def test_changes_reach_the_cells_that_have_them_and_are_asked_for(workplace, tmp
     assert error(reproduce, table4, tmp_path, workplace, options, silent) == "heads must divide the dimension 30, got 4"
 
 
-def run(*arguments: object, **options) -> Result:
-    return CliRunner().invoke(reproduce_command, [*map(str, arguments)], **options)
-
-
-@pytest.fixture
-def given(tokenizer, data_folder, tmp_path, monkeypatch):
-    """The options that name small data and a small vocabulary; results go to tmp_path."""
+def test_a_run_prints_its_table_and_writes_it(tokenizer, data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer.save("tokenizer.json")
-    return "--data", data_folder, "--tokenizer", tmp_path / "tokenizer.json", "--quick"
-
-
-def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
-    arguments = ("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum", "--seed", 3)
-    result, again = run(*arguments), run(*arguments)
+    arguments = f"table3 --data {data_folder} --tokenizer {tmp_path}/tokenizer.json --quick --cell ones_k-1 --folds 1"
+    arguments += " --option scale=sum --seed 3"
+    result, again = (CliRunner().invoke(reproduce_command, arguments) for _ in range(2))
     assert result.exit_code == 0, result.output
     assert again.stdout == result.stdout
     assert not any(line.startswith("table3 ") for line in again.stderr.splitlines())
@@ -177,7 +168,7 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert cell["settings"]["architecture"]["scale"] == "sum"
     assert len(list((folder / "cells").glob("*.json"))) == 1
     names = ["san_r8", "bigru_r8", "te_r8", "lama_r8", "lama+ctx_r8", "contextualizer_r8"]
-    assert run("lama-figure5", "--list").stdout.split() == names
+    assert CliRunner().invoke(reproduce_command, "lama-figure5 --list").stdout.split() == names
 
 
 TINY = {**settings_of("MR", "mean", {"epochs": 3, "learning_rate": 0.05}, dimension=8), "speed": True}

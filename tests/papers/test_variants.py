@@ -42,6 +42,13 @@ def embedded(module: Contextualizer) -> torch.Tensor:
     return module.embed(torch.from_numpy(ids).long(), lengths.tolist())
 
 
+def followed_contexts(module: Contextualizer) -> torch.Tensor:
+    """Return the context of each text after each step, (1 + steps, texts, m)."""
+    ids, lengths = module.text_tokenizer(TEXTS)
+    ids = torch.from_numpy(ids).long()
+    return module.attention(module.embedding(ids), ids, torch.tensor([0, *lengths]).cumsum(0)).detach()
+
+
 def test_tied_steps_train_as_one_step_that_is_read_again(tokenizer):
     """Adam over tied parameters does the same as Adam over a single step's, expanded to K."""
     tied, untied = (module_of(tokenizer, steps=4, rank=3) for _ in range(2))
@@ -104,10 +111,7 @@ def test_no_step_is_longer_than_its_bound(tokenizer, seed):
     with torch.no_grad():
         for parameter in module.attention.parameters():
             parameter.copy_(3 * torch.randn(parameter.shape, generator=generator))
-    ids, lengths = module.text_tokenizer(TEXTS)
-    offsets = torch.tensor([0, *lengths]).cumsum(0)
-    ids = torch.from_numpy(ids).long()
-    contexts = module.attention(module.embedding(ids), ids, offsets).detach()
+    contexts = followed_contexts(module)
     z = contexts.diff(dim=0).norm(dim=2)
     assert (z <= bounds(module.attention)[:, None] * (1 + 1e-5)).all()
     sine = (z / contexts[:-1].norm(dim=2)).clamp(max=1)
@@ -117,7 +121,7 @@ def test_no_step_is_longer_than_its_bound(tokenizer, seed):
         # Equal gains reach the bound, whatever the text.
         module.attention.gain.fill_(2)
         module.attention.bias.zero_()
-    z = module.attention(module.embedding(ids), ids, offsets).detach().diff(dim=0).norm(dim=2)
+    z = followed_contexts(module).diff(dim=0).norm(dim=2)
     torch.testing.assert_close(z, bounds(module.attention)[:, None].expand_as(z), rtol=1e-4, atol=0)
 
 
@@ -127,9 +131,7 @@ def test_what_is_said_of_each_step(tokenizer):
     model = Model(SentenceTransformer(modules=[module], device="cpu"))
     classifier = Predictor(model, Head(weight.numpy(), bias.numpy(), ["0", "1"]))
     said = followed(classifier, Labelled(["0", "1", "1"], TEXTS))
-    ids, lengths = module.text_tokenizer(TEXTS)
-    ids = torch.from_numpy(ids).long()
-    c = module.attention(module.embedding(ids), ids, torch.tensor([0, *lengths]).cumsum(0)).detach().double()
+    c = followed_contexts(module).double()
     z, by_step = c.diff(dim=0), (c[1:] @ weight.T.double() + bias).argmax(2).numpy()
     close = {"abs": 1e-4}
     assert said["length"] == pytest.approx(z.norm(dim=2).mean(1).tolist(), **close)
