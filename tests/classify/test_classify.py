@@ -209,8 +209,7 @@ def test_equal_texts_do_not_choose_the_strength():
 def test_outputs():
     head = Head(np.array([[1.0, 0], [0, 1], [-1, -1]]), np.array([0.0, 0, 0.5]), ["a", "b", "c"])
     logits = head.logits(np.array([[2.0, 1], [-3, 0]]), ["", ""])
-    assert logits.tolist() == [[2, 1, -2.5], [-3, 0, 3.5]]
-    assert head.chosen(logits) == ["a", "c"]
+    assert (logits.tolist(), head.chosen(logits)) == ([[2, 1, -2.5], [-3, 0, 3.5]], ["a", "c"])
     odds = np.exp([2, 1, -2.5])
     assert head.probabilities(logits)[0] == pytest.approx(odds / odds.sum())
     assert head.probabilities(np.array([[1e4, -1e4, 0]])).tolist() == [[1, 0, 0]]
@@ -253,8 +252,7 @@ def test_files(tmp_path, labels):
     assert (loaded.multi_label, loaded.normalized, loaded.indicators) == (True, True, False)
     of_columns = replace(head, labels=[1, 3]).for_indicators(4, 9)
     never = pytest.approx(np.log(0.5 / 9.5))
-    assert [*of_columns.bias] == [never, 0, never, 1]
-    assert [*of_columns.neutral] == [never, 2, never, 3]
+    assert ([*of_columns.bias], [*of_columns.neutral]) == ([never, 0, never, 1], [never, 2, never, 3])
     assert of_columns.logits(X, texts)[:, [1, 3]].tolist() == head.logits(X, texts).tolist()
 
 
@@ -347,8 +345,7 @@ def test_the_parts_add_up_to_the_logit(multi_label, monkeypatch):
     assert list(parts) == ["good", "good film", "film"]
     if multi_label:
         # Four words: 2 good, 1 film, and one pair, each over sqrt(2 * 4).
-        assert parts["good"] == pytest.approx(4 / 8**0.5)
-        assert found.meaning == 0.5 * len(text)
+        assert (parts["good"], found.meaning) == (pytest.approx(4 / 8**0.5), 0.5 * len(text))
         # "good , good film" has 16 characters; a word goes wherever it is spelled alike, and its space, too.
         assert dict(found.of_meaning) == {"good": 5.0, "film": 2.5, ",": 1.0}
         # As many words are left out as are shown.
@@ -372,8 +369,7 @@ def test_without_words():
 def test_a_split_holds_each_label_in_proportion_and_equal_texts_on_one_side():
     data = forty_texts()
     train, valid = data.split(0.1, seed=0)
-    assert sorted(valid.labels) == ["+", "+", "-", "-"]
-    assert sorted(train.labels) == ["+"] * 18 + ["-"] * 18
+    assert (sorted(valid.labels), sorted(train.labels)) == (["+", "+", "-", "-"], ["+"] * 18 + ["-"] * 18)
     found = zip(train.texts + valid.texts, train.labels + valid.labels, strict=True)
     assert sorted(found) == sorted(zip(data.texts, data.labels, strict=True))
     assert data.split(0.1, seed=0) == (train, valid)
@@ -394,8 +390,7 @@ def test_a_split_holds_each_label_in_proportion_and_equal_texts_on_one_side():
 
 def test_labels_of_another_type_are_matched_and_swapped_columns_doubted():
     rows = Labelled(["1", "0", "x"], ["a", "b", "c"]).matched([0, 1])
-    assert rows.labels == [1, 0, "x"]
-    assert rows.unknown([0, 1]) == "'x'"
+    assert (rows.labels, rows.unknown([0, 1])) == ([1, 0, "x"], "'x'")
     assert Labelled([("0", "2"), ()], ["a", "b"]).matched([0, 1, 2]).labels == [(0, 2), ()]
     rows = Labelled(["a text", "another", "a third"], ["+", "-", "+"])
     assert rows.doubt() == "the label must come first (label<TAB>text); the columns may be swapped"
@@ -412,8 +407,7 @@ def test_labels_of_another_type_are_matched_and_swapped_columns_doubted():
 def test_several_labels_and_their_files(tmp_path):
     rows = Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
     assert rows.multi_label
-    assert rows.classes() == ["a", "b"]
-    assert rows.targets(["a", "b"]).tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert (rows.classes(), rows.targets(["a", "b"]).tolist()) == (["a", "b"], [[1, 1], [0, 0], [0, 1]])
     train, valid = rows.split(0.4, seed=0)
     assert sorted([*train.texts, *valid.texts]) == ["x", "y", "z"]
     assert label_accuracy([("a",), (), ("a", "b")], rows) == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)

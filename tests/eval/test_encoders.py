@@ -23,8 +23,7 @@ from tests.helpers.errors import error
 
 def test_a_folder_and_the_default(tiny_model, tiny_model_path, tokenizer, sentences, monkeypatch):
     encoder = load_encoder(str(tiny_model_path))
-    assert encoder.name == str(tiny_model_path)
-    assert encoder.fingerprint == fingerprint(tiny_model)
+    assert (encoder.name, encoder.fingerprint) == (str(tiny_model_path), fingerprint(tiny_model))
     np.testing.assert_allclose(encoder.encode(sentences), tiny_model.encode(sentences), atol=1e-6)
     monkeypatch.setattr(home, "load", lambda path, *_, **__: tiny_model if path == "default" else pytest.fail(path))
     assert load_encoder("default").fingerprint == fingerprint(tiny_model)
@@ -97,6 +96,7 @@ def test_tfidf_agrees_with_a_vectorizer_fitted_on_the_training_rows():
     assert error(Tfidf, ["", "!?"]) == "tfidf: at least one text must hold a word, got none"
 
 
+# Embeddings and their cache
 NEEDED = "must return a row of numbers for each text"
 ODD = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
 
@@ -158,6 +158,7 @@ def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
     np.testing.assert_array_equal(np.load(path)["embeddings"], first)
 
 
+# Costs
 def test_the_sample_is_drawn_evenly_without_judgements():
     data = {
         "MR": TaskData("", {"MR": [("1", f"text {i}") for i in range(6)]}),

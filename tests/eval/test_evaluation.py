@@ -38,8 +38,7 @@ def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
     scores, first, second = zip(*result.data["STSB"].subsets["STSB_test"], strict=True)
     cosines = paired(drawn.encode(first), drawn.encode(second))
     assert result.scores["drawn", "STSB"].mean == pytest.approx(spearman(list(cosines), list(map(float, scores))))
-    assert len(result.scores["drawn", "R8"].folds) == 1
-    assert len(result.scores["drawn", "R8"].right) == 9
+    assert (len(result.scores["drawn", "R8"].folds), len(result.scores["drawn", "R8"].right)) == (1, 9)
     # The three documents with "good" stand together; what is relevant is among them.
     assert result.scores["drawn", "adi"].ndcg[0] > 60
     assert len(result.scores["drawn", "adi"].ndcg) == 2
@@ -166,8 +165,6 @@ def test_the_front_door_takes_names_and_folders(folder, tmp_path):
 
 
 # Results
-
-
 def test_what_every_file_carries(report, tmp_path):
     packages = {"numpy", "scikit-learn", "scipy", "sentence-transformers", "torch"}
     assert set(report["versions"]) == {"ctx_embed", "python"} | packages

@@ -131,8 +131,7 @@ def test_scale_shift_and_processors_do_not_matter_but_the_seed_does(monkeypatch)
 
 def test_statistics_by_hand():
     score = ProbeScore((90.0, 92.0, 94.0), (1.0, 1.0, 1.0), 60.0)
-    assert (score.mean, score.std) == (92.0, 2.0)
-    assert ProbeScore((90.0,), (1.0,), 60.0).std == 0.0
+    assert ((score.mean, score.std), ProbeScore((90.0,), (1.0,), 60.0).std) == ((92.0, 2.0), 0.0)
     assert standard(np.zeros((40, 1)), ["a"] * 30 + ["b"] * 10, 0).floor == 75.0
     # The floor of a split is that of the training part's class.
     y = ["a"] * 30 + ["b"] * 10 + ["a"] * 2 + ["b"] * 8
@@ -252,17 +251,13 @@ def test_sparse_rows_are_scaled_alike_in_training_and_test():
 
 
 # Scores of tasks by probes and by training
-
-
 def test_rows_by_length_then_label_and_repeated_texts():
     data = TaskData("", {"MR": [("1", "a b"), ("0", "a"), ("0", "c d"), ("1", ""), ("0", "e f")]})
     examples, order = Examples.from_data(data).by_length()
-    assert order.tolist() == [3, 1, 2, 4, 0]
-    assert examples.texts[0] == ("",)
+    assert (order.tolist(), examples.texts[0]) == ([3, 1, 2, 4, 0], ("",))
     pairs = TaskData("", {"train": [("1", "a b", "c"), ("0", "a", "b c")], "test": [("0", "a", "b"), ("1", "", "b")]})
     examples, order = Examples.from_data(pairs).by_length()
-    assert order.tolist() == [1, 0, 3, 2]
-    assert examples.labels == ["0", "1", "1", "0"]
+    assert (order.tolist(), examples.labels) == ([1, 0, 3, 2], ["0", "1", "1", "0"])
     whole = TaskData("", {"MR": [("1", "a"), ("0", "a"), ("1", "b"), ("1", "c")]})
     assert Examples.from_data(whole).repeated == 2
     split = TaskData("", {"train": [("1", "a"), ("1", "d"), ("1", "d")], "test": [("0", "a"), ("0", "b")]})

@@ -62,16 +62,14 @@ def test_measures_by_hand():
     score = score_retrieval(["q1", "q2", "q3"], queries, ["a", "b", "c", "d"], documents, judgements)
     # q1 finds a, b, d, c: 1 / log2(3) + 2 / log2(4) of 2 + 1 / log2(3). q3 has nothing relevant and does not count.
     expected = 100 * (1 / math.log2(3) + 1) / (2 + 1 / math.log2(3))
-    assert score.ndcg == pytest.approx((expected, 100.0))
-    assert score.recall == (100.0, 100.0)
+    assert (score.ndcg, score.recall) == (pytest.approx((expected, 100.0)), (100.0, 100.0))
     assert score.reciprocal_rank == (50.0, 100.0)
     assert score.mean == pytest.approx((expected + 100) / 2)
     assert list(score.measures) == ["nDCG@10", "recall@100", "MRR@10"]
     # A relevant document that is not there counts as not found.
     judgements = [("q", "d", "1"), ("q", "gone", "1")]
     score = score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), judgements)
-    assert score.recall == (50.0,)
-    assert score.mean == pytest.approx(100 / (1 + 1 / math.log2(3)))
+    assert (score.recall, score.mean) == ((50.0,), pytest.approx(100 / (1 + 1 / math.log2(3))))
     said = error(score_retrieval, ["q"], np.eye(1), ["d"], np.eye(1), [("q", "d", "0")])
     assert said.startswith("at least one query must have a relevant document")
 
@@ -106,6 +104,7 @@ def test_a_query_that_is_a_document_is_left_out_of_its_own_results_alone():
     assert score_retrieval(*known, own={"a"}).ndcg == pytest.approx((100.0, 100 / math.log2(3)))
 
 
+# Intervals and tests
 def test_intervals_are_scipys_and_those_of_correlations_by_hand():
     for right in (0, 8, 10):
         expected = binomtest(right, 10).proportion_ci(method="wilson")
