@@ -134,7 +134,7 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     with pytest.warns(ReadingWarning, match=said):
         encoded = encode_dataset([first, second], target, workers=1, part_rows=3)
     assert (encoded.count, encoded.bad) == (5, 0)
-    expected = {**{str(number): f"first {15 + number}" for number in range(5)}, "3": "second"}
+    expected = {str(number): f"first {15 + number}" for number in range(5)} | {"3": "second"}
     require_exact(target, expected, embedder)
     # Another run adds to what is there, and replaces by id.
     second.write_text('{"id": "4", "text": "third"}\n{"id": "new", "text": "fourth"}\n')

@@ -290,13 +290,12 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(tiny):
     score = end_to_end(tiny, EXAMPLES, 3, 2)
     assert fingerprint(tiny.model.backend) == before
     assert len(score.folds) == 2
-    classes = np.array([int(label) for label in EXAMPLES.labels])
-    for (train, test), accuracy in zip(probes.folds_of(np.arange(40), classes, 2, 3), score.folds, strict=True):
-        data = Labelled([EXAMPLES.labels[i] for i in train], [EXAMPLES.texts[i][0] for i in train])
-        options = replace(FINE_TUNING, seed=3)
-        classifier, _ = train_classifier(copy.deepcopy(tiny.model.backend), data, None, options, progress=False)
-        held_out = Labelled([EXAMPLES.labels[i] for i in test], [EXAMPLES.texts[i][0] for i in test])
-        assert accuracy == pytest.approx(100 * classifier.accuracy(held_out))
+    rows, options = Labelled(EXAMPLES.labels, [text for text, _ in TEXTS]), replace(FINE_TUNING, seed=3)
+    folds = probes.folds_of(np.arange(40), np.array(rows.labels, int), 2, 3)
+    for (train, test), accuracy in zip(folds, score.folds, strict=True):
+        model = copy.deepcopy(tiny.model.backend)
+        classifier, _ = train_classifier(model, rows.rows(train), None, options, progress=False)
+        assert accuracy == pytest.approx(100 * classifier.accuracy(rows.rows(test)))
         assert np.mean([int(score.right[i]) for i in test]) * 100 == pytest.approx(accuracy)
     assert score.mean > 80
 

@@ -197,12 +197,9 @@ def test_parts_settings_and_their_mean_and_deviation():
 def test_the_parts_of_a_cell_test_their_own_rows(workplace):
     figures = train_and_test(TINY, "fold 3", workplace)
     rows = workplace.labelled("MR", "MR")
-    classes = np.array([int(label) for label in rows.labels])
-    train, test = folds_of(np.arange(40), classes, 10, 0)[2]
-    of_train = type(rows)([rows.labels[i] for i in train], [rows.texts[i] for i in train])
-    classifier, _ = trained(TINY, workplace, of_train, 2)
-    expected = [classifier.predict([rows.texts[i]])[0] == rows.labels[i] for i in test]
-    assert figures["accuracy"] == 100 * np.mean(expected) == 100.0
+    train, test = folds_of(np.arange(40), np.array(rows.labels, int), 10, 0)[2]
+    classifier, _ = trained(TINY, workplace, rows.rows(train), 2)
+    assert figures["accuracy"] == 100 * classifier.accuracy(rows.rows(test)) == 100.0
     assert len(figures["loss"]) == 3
     assert figures["loss"][2] < figures["loss"][0]
     assert figures["parameters"] == 0
@@ -210,10 +207,8 @@ def test_the_parts_of_a_cell_test_their_own_rows(workplace):
     assert 0 < times["ms"] < times["training_ms"]
     settings = {**TINY, "task": "R8"}
     of_test = train_and_test(settings, "test", workplace)
-    train, test = workplace.labelled("R8", "train"), workplace.labelled("R8", "test")
-    classifier, _ = trained(settings, workplace, train, 0)
-    expected = [label == known for label, known in zip(classifier.predict(test.texts), test.labels, strict=True)]
-    assert of_test["accuracy"] == pytest.approx(100 * np.mean(expected))
+    classifier, _ = trained(settings, workplace, workplace.labelled("R8", "train"), 0)
+    assert of_test["accuracy"] == pytest.approx(100 * classifier.accuracy(workplace.labelled("R8", "test")))
     assert of_test["best_epoch"] in (1, 2, 3)
 
 
@@ -241,6 +236,17 @@ def test_attended_words_by_hand():
     of_bad = {"bad": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "dull": [6, 1.5]}
     attention = {"0": of_bad, "1": {"film": [7, 2.0], "bad": [2, 4.0]}}
     assert [most_attended(attention, label) for label in "01"] == [["dull", "bad"], ["film"]]
+    # The words of table 4.
+    claim = find_experiment("lama-table4").claim
+    words = {"IMDB: negative": {"0": {"worst": 1.1}}, "IMDB: positive": {"1": {}}}
+    words |= {"R8: ship": {"ship": {"gulf": 1.2, "cargo": 0.9}}, "R8: money-fx": {"money-fx": {"fed": 1.1}}}
+    found = {("LAMA", place): {"attention": of} for place, of in words.items()}
+    measured, verdict = claim.check(found)
+    counts = "1 of 1 for negative (12 listed), 0 of 0 for positive (12 listed), 1 of 2 for ship (9 listed), 1 of 1 for"
+    assert f"are frequent enough here, {counts} money-fx (12 listed) get more than uniform attention." in measured
+    assert verdict is Verdict.IN_PART
+    found["LAMA", "R8: ship"]["attention"]["ship"]["cargo"] = 1.01
+    assert claim.check(found)[1] is Verdict.HOLDS
 
 
 def test_changed_initial_values_and_redrawn_contexts(workplace):
@@ -269,18 +275,6 @@ def test_changed_initial_values_and_redrawn_contexts(workplace):
     drawn = redrawn[0].attention.first_context(None, torch.arange(500))
     assert (drawn.shape[1], drawn.abs().max() <= 1, drawn.mean().abs() < 0.02) == (redrawn[0].dimension, True, True)
     assert changed(ones.settings, {"redrawn": True}) == ones.settings
-
-    # The words of table 4.
-    claim = find_experiment("lama-table4").claim
-    words = {"IMDB: negative": {"0": {"worst": 1.1}}, "IMDB: positive": {"1": {}}}
-    words |= {"R8: ship": {"ship": {"gulf": 1.2, "cargo": 0.9}}, "R8: money-fx": {"money-fx": {"fed": 1.1}}}
-    found = {("LAMA", place): {"attention": of} for place, of in words.items()}
-    measured, verdict = claim.check(found)
-    counts = "1 of 1 for negative (12 listed), 0 of 0 for positive (12 listed), 1 of 2 for ship (9 listed), 1 of 1 for"
-    assert f"are frequent enough here, {counts} money-fx (12 listed) get more than uniform attention." in measured
-    assert verdict is Verdict.IN_PART
-    found["LAMA", "R8: ship"]["attention"]["ship"]["cargo"] = 1.01
-    assert claim.check(found)[1] is Verdict.HOLDS
 
 
 # A few cells of experiments with many.
