@@ -71,6 +71,16 @@ def test_a_text_that_cannot_be_read_gets_the_shares_of_the_classes(tokenizer, tm
         assert (why.label, why.meaning, why.logit) == ("no", 0, why.bias)
 
 
+@pytest.mark.parametrize("weight", [None, "balanced"])
+@pytest.mark.parametrize(("good", "bad"), [(2, 2), (1, 1), (1, 3), (4, 4)])
+def test_few_texts_are_never_sure_with_any_weights(weight, good, bad):
+    """Whatever is sure of a text with so few of them is wrong too often: they are 60 % right."""
+    chosen = [*TEXTS[: 2 * good : 2], *TEXTS[1 : 2 * bad : 2]]
+    found = TextClassifier(class_weight=weight).fit(chosen, ["good"] * good + ["bad"] * bad).predict_proba(TEXTS)
+    assert found.max() < 0.95
+    assert found.max(1).mean() < 0.8
+
+
 @pytest.mark.parametrize(
     ("texts", "labels", "message"),
     [

@@ -1,5 +1,7 @@
 """What a student learns besides its teacher's embeddings, how it begins as a trained model, and its optimiser."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,13 @@ ALONE = np.zeros(6, int)
 def batch(rows: list[int], step: int = 3, ids: list[int] = (), lengths: list[int] = ()) -> objectives.Batch:
     nothing = torch.zeros(len(rows), 2)
     return objectives.Batch(step, np.array(rows), torch.tensor(ids, dtype=torch.int64), list(lengths), nothing, nothing)
+
+
+def require_drawn_by_step_and_seed_alone(made_with) -> None:
+    places = [(0, 1), (0, 1), (0, 2), (1, 1)]
+    first, again, *others = (made_with(seed).more_texts(batch([0], step))[0].tolist() for seed, step in places)
+    assert again == first
+    assert first not in others
 
 
 def packed(encoder, texts):
@@ -179,8 +188,9 @@ def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
     teacher[800:] = [3, 4]
     # A text's only token is its number.
     texts = PackedTexts(np.arange(850, dtype=np.int32), np.arange(851))
-    partners = objectives.Partners(texts, pairs, np.zeros(0, int), teacher, same, 20, 0, families)
-    of_smaller = []
+    made_with = partial(objectives.Partners, texts, pairs, np.zeros(0, int), teacher, same, 20, genres=families)
+    require_drawn_by_step_and_seed_alone(made_with)
+    partners, of_smaller = made_with(0), []
     for step in range(300):
         drawn = partners.more_texts(batch([0], step))[0].numpy().reshape(2, -1)
         assert drawn.shape[1] in (19, 20)
@@ -217,8 +227,10 @@ def test_contrasts_are_contradictions_and_negations():
 
 
 def test_a_partner_is_to_be_nearer_than_a_contrast(tokenizer):
-    of_texts = [(f"a{n}", f"b{n}", f"c{n}") for n in range(40)]
-    contrasts = objectives.Contrasts(TextTokenizer(tokenizer), of_texts, 2, 0)
+    of_texts = [("cat " * n, "dog " * n, "film " * n) for n in range(1, 41)]
+    made_with = partial(objectives.Contrasts, TextTokenizer(tokenizer), of_texts, 2)
+    require_drawn_by_step_and_seed_alone(made_with)
+    contrasts = made_with(0)
     assert len(contrasts.held_out) == 2
     _, lengths = contrasts.more_texts(batch([0], 5))
     assert len(lengths) == 6
@@ -273,15 +285,13 @@ def test_a_grown_student_begins_near_the_shipped_model(sentences):
     assert F.cosine_similarity(before[-1], after[-1], dim=0) > 0.9
 
 
-def labels(tokenizer) -> objectives.Labels:
-    texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
-    every = [text and f"{text} {n}" for n in range(10) for text in texts]
-    return objectives.Labels(4, TextTokenizer(tokenizer), (["good"] * 7 + ["bad"] * 2) * 10, every, seed=3)
-
-
 def test_spans_are_pieces_of_their_texts_and_not_of_those_held_out(tokenizer, monkeypatch):
     monkeypatch.setattr(objectives, "LABEL_BATCH", 500)
-    labelled = labels(tokenizer)
+    texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
+    every = [text and f"{text} {n}" for n in range(10) for text in texts]
+    made_with = partial(objectives.Labels, 4, TextTokenizer(tokenizer), (["good"] * 7 + ["bad"] * 2) * 10, every)
+    require_drawn_by_step_and_seed_alone(made_with)
+    labelled = made_with(3)
     ids, lengths = labelled.more_texts(batch([], step=0))
     assert len(lengths) == len(labelled._drawn) == 500
     shortest, longest = objectives.SPAN_TOKENS
@@ -308,25 +318,6 @@ def test_spans_are_pieces_of_their_texts_and_not_of_those_held_out(tokenizer, mo
     held_out = {texts[row] for row in labelled.held_out_rows}
     drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
     assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())
-
-
-def test_what_a_step_reads_is_drawn_by_step_and_seed_alone(tokenizer):
-    words = sorted(set(" ".join(SENTENCES).split()))
-    of_texts = [tuple(f"{words[n % 40]} {words[7 * n % 39]} {end}" for end in ("", "cat", "dog")) for n in range(60)]
-    texts = PackedTexts.tokenize(TextTokenizer(tokenizer), [text for triple in of_texts for text in triple])
-    pairs, teacher = np.arange(180).reshape(-1, 2), np.ones((180, 2), np.float16)
-
-    def drawn(seed, step):
-        reader = TextTokenizer(tokenizer)
-        given = texts, pairs, np.zeros(0, int), teacher, np.arange(180), 8, seed, np.zeros(180, int)
-        every = objectives.Partners(*given), objectives.Contrasts(reader, of_texts, 8, seed)
-        every += (objectives.Labels(4, reader, ["a", "b"] * 30, [" ".join(texts) * 9 for texts in of_texts], seed),)
-        return [objective.more_texts(batch([0], step))[0].tolist() for objective in every]
-
-    first = drawn(0, 1)
-    assert drawn(0, 1) == first
-    for other in (drawn(0, 2), drawn(1, 1)):
-        assert all(a != b for a, b in zip(first, other, strict=True))
 
 
 # The optimiser of the table
