@@ -214,6 +214,8 @@ GAPS = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
         ({"dimension": 0}, "dimension must be a positive integer, got 0"),
         ({"rank": 2.0}, "rank must be a positive integer, got 2.0"),
         ({"positions": "absolut"}, "unknown positions 'absolut': did you mean 'absolute'?"),
+        ({"scale": "x"}, "unknown scale 'x': known are mean, sum"),
+        ({"initial_context": "one"}, "unknown initial_context 'one': did you mean 'ones'?"),
         ({"weights": torch.zeros(3, 2)}, "weights must have shape"),
         ({"tokenizer": "bert"}, "tokenizer must be a tokenizers.Tokenizer, got str"),
         ({"tokenizer": GAPS}, "the tokenizer's ids must have no gaps, got 2 entries with ids up to 5"),
@@ -248,23 +250,6 @@ def test_token_embeddings_are_what_the_last_step_sums(tokenizer, options):
     assert torch.allclose(found["sentence_embedding"][:-1], expected[:-1])
     with pytest.raises(KeyError, match="tokens_embeddings"):
         found["tokens_embeddings"]
-
-
-@pytest.mark.parametrize("longest", [1 << 20, 4])
-def test_token_embeddings_of_a_sentence_transformer(tokenizer, longest, monkeypatch, tmp_path):
-    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", longest)
-    make_model(tokenizer).save(str(tmp_path))
-    model = load(tmp_path, device="cpu")
-    theirs = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
-    texts = [SENTENCES[0] * 9, "", *SENTENCES]
-    for each in (model, theirs):
-        found = each.encode(texts, output_value="token_embeddings")
-        counts = each.preprocess(texts)
-        lengths = counts["attention_mask"].sum(1) if "attention_mask" in counts else counts["cu_seq_lens_q"].diff()
-        assert [len(tokens) for tokens in found if len(tokens) > 1] == [n for n in lengths.tolist() if n > 1]
-        (alone,) = each.encode(texts[:1], output_value="token_embeddings")
-        torch.testing.assert_close(alone, found[0], rtol=1e-5, atol=1e-5)
-        assert each.encode(texts, output_value=None)[0]["sentence_embedding"].shape == (16,)
 
 
 def test_what_cannot_be_encoded_is_one_line(tiny_model, tokenizer):

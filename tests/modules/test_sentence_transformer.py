@@ -104,6 +104,7 @@ def test_a_pooling_reads_the_tokens(tokenizer, monkeypatch):
         assert ("cu_seq_lens_q" in features) == (prompt == "the ")
         length = len(tokenizer.encode(prompt, add_special_tokens=False))
         tokens = model.encode(texts, prompt=prompt, output_value="token_embeddings", batch_size=len(texts))
+        assert sum(map(len, tokens)) == len(model[0].read(texts, prompt, 9_999)[0])
         expected = torch.stack([of_text[length:].mean(0) for of_text in tokens])
         found = model.encode(texts, prompt=prompt, convert_to_tensor=True, batch_size=len(texts))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

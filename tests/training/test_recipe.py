@@ -19,16 +19,8 @@ from tests.helpers.errors import error
 from tests.training.toy import other_values
 
 NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out", "sources", "encoder_options"}
+CLOZE = '[[sources]]\nfiles = ["a"]\nfair = true\ncloze = true'
 SMALL = {"dimension": 8, "steps": 1, "rank": 2, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
-
-
-def test_a_recipe(tmp_path):
-    path, source = tmp_path / "recipe.toml", 'files = ["b.txt", "c/*.gz"]\ntexts = 100\nfair = true'
-    path.write_text(f'teacher = "minilm"\nlearning_rate = 5e-3\n[[sources]]\n{source}\n')
-    sources = [{"files": ["b.txt", "c/*.gz"], "texts": 100, "fair": True}]
-    assert read_recipe(path, NAMES) == {"teacher": "minilm", "learning_rate": 0.005, "sources": sources}
-    path.write_text("")
-    assert read_recipe(path, NAMES) == {}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +36,10 @@ def test_a_recipe(tmp_path):
         ('[[sources]]\nfiles = "a"', "{}: files of a source must be a list of strings, got 'a'"),
         ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "{}: texts of a source must be a whole number, at least 1, got "),
         ('[[sources]]\nfiles = ["a"]\ntexs = 2', "unknown option of a source in {} 'texs': did you mean 'texts'?"),
+        ("[[sources]]\nfiles = []", "{}: a source must have at least one file, got none"),
+        ('[[sources]]\nfiles = ["a"]\nfirst_words = 3', "{}: first_words of a source needs fair = true; add it, or "),
+        ('[[sources]]\nfiles = ["a"]\ntaught = false', "{}: a source with taught = false must have fair = true and"),
+        (f"{CLOZE}\npassage_lines = 3", "{}: cloze = true of a source needs fair = true, passage_lines above 1 and"),
     ],
 )
 def test_recipes_that_are_wrong(tmp_path, content, message):
@@ -175,8 +171,9 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
 def test_texts_that_the_teacher_cannot_read_are_counted(corpus, tmp_path, tiny_model_path, capsys):
     with corpus[0].open("a") as file:
         file.write("☃\n☃ ☂\n")
-    job.distill(corpus, tmp_path / "model", teacher=str(tiny_model_path), **SMALL)
+    summary = job.distill(corpus, tmp_path / "model", teacher=str(tiny_model_path), **SMALL)
     assert "the teacher's embeddings of 2 of 82 texts are zeros; they are left out: " in capsys.readouterr().err
+    assert (summary["trained_texts"], summary["held_out_texts"]) == (64, 16)
 
 
 def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_path, sentences, tiny_model_path):

@@ -87,20 +87,6 @@ def test_lone_surrogates_are_replaced_and_a_corpus_has_a_sentence(tmp_path, fair
     assert error(blocks_of, [path], fair=fair) == message
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"files": []}, "a source must have at least one file, got none"),
-        ({"span_words": -1}, "span_words of a source must be at least 0, got -1"),
-        ({"first_words": 3}, "first_words of a source needs fair = true; add it, or leave first_words out"),
-        ({"taught": False}, "a source with taught = false must have fair = true and no second_texts"),
-        ({"fair": True, "cloze": True, "passage_lines": 3}, "cloze = true of a source needs fair = true, passage_lin"),
-    ],
-)
-def test_sources_that_cannot_be(tmp_path, options, message):
-    assert error(Source, **{"files": [tmp_path], **options}).startswith(message)
-
-
 def test_any_beginning_is_a_fair_sample():
     families = {"many": [(f"m{n}",) for n in range(900)], "few": [(f"f{n}",) for n in range(100)]}
     order = reading.fair_order(families)
