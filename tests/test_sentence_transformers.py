@@ -69,7 +69,7 @@ def test_the_trainer_trains(tokenizer, tmp_path, loss, options):
     model = make_model(tokenizer)
     before = model.state_dict()["0.embedding.weight"].clone()
     settings = arguments(tmp_path, max_steps=12, save_strategy="no", **options)
-    trainer = SentenceTransformerTrainer(model=model, args=settings, train_dataset=pairs(), loss=loss(model))
+    trainer = SentenceTransformerTrainer(model, settings, pairs(), loss=loss(model))
     trainer.train()
     history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert history[-1] < history[0]
@@ -125,16 +125,14 @@ def test_added_tokens_are_refused(tokenizer, tmp_path, added):
 
 @pytest.mark.filterwarnings("default")
 def test_a_checkpoint_resumes_to_the_same_weights_and_the_best_by_a_probe_is_known(tokenizer, tmp_path):
+    texts = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
+    evaluator = ProbeEvaluator(["0", "1"] * 10, texts, name="mine")
+
     def trainer(folder):
         model = make_model(tokenizer)
-        texts = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
-        return SentenceTransformerTrainer(
-            model=model,
-            args=arguments(folder, eval_strategy="steps", eval_steps=3, metric_for_best_model="eval_mine_accuracy"),
-            train_dataset=pairs(),
-            loss=losses.MultipleNegativesRankingLoss(model),
-            evaluator=ProbeEvaluator(["0", "1"] * 10, texts, name="mine"),
-        )
+        settings = arguments(folder, eval_strategy="steps", eval_steps=3, metric_for_best_model="eval_mine_accuracy")
+        known = {"train_dataset": pairs(), "loss": RANKING(model), "evaluator": evaluator}
+        return SentenceTransformerTrainer(model, settings, **known)
 
     whole = trainer(tmp_path / "whole")
     whole.train()
@@ -146,13 +144,13 @@ def test_a_checkpoint_resumes_to_the_same_weights_and_the_best_by_a_probe_is_kno
     expected = whole.model.state_dict()
     for name, tensor in resumed.model.state_dict().items():
         torch.testing.assert_close(tensor, expected[name], msg=name)
-    assert np.isfinite(load(tmp_path / "whole" / "checkpoint-6").encode(SENTENCES)).all()
+    found = load(tmp_path / "whole" / "checkpoint-6").encode(SENTENCES)
+    np.testing.assert_allclose(found, whole.model.encode(SENTENCES), atol=1e-6)
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def card(name: str) -> str:
@@ -177,7 +175,7 @@ def test_the_default_trained_by_sentence_transformers():
     model = SentenceTransformer(str(ctx_embed.path()), device="cpu", trust_remote_code=True)
     options = arguments("run", max_steps=1, learning_rate=1e-3, save_strategy="no")
     pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
-    SentenceTransformerTrainer(model, options, pairs, loss=losses.MultipleNegativesRankingLoss(model)).train()
+    SentenceTransformerTrainer(model, options, pairs, loss=RANKING(model)).train()
     model.save_pretrained("tuned")
     text = card("tuned")
     assert "# tuned\n\nSentence embeddings: trained with sentence-transformers." in text
@@ -225,18 +223,15 @@ def test_a_classifier():
     assert metadata_load("model/README.md")["license"] == "other"
 
 
-def test_the_parts(here):
+def test_the_parts(tmp_path):
     assert table(["a", "b"], [[1, "x|y"]]) == "| a | b |\n|---|---|\n| 1 | x\\|y |"
     assert table(["a"], []) == ""
-    for stated, found in (
-        ("", {}),
-        ("license: [\n", {}),
-        ("license: mit\nlanguage: de\ntags: [x]\n", {"license": "mit", "language": "de"}),
-    ):
-        (here / "README.md").write_text(f"---\n{stated}---\n")
-        (here / "card.md").write_text(page("model", "", [], {}, here))
+    known = {"license": "mit", "language": "de"}
+    for stated, found in (("", {}), ("license: [\n", {}), ("license: mit\nlanguage: de\ntags: [x]\n", known)):
+        Path("README.md").write_text(f"---\n{stated}---\n")
+        Path("card.md").write_text(page("model", "", [], {}, tmp_path))
         card = metadata_load("card.md")
-        assert {key: card[key] for key in ("license", "language") if key in card} == found
+        assert {key: card[key] for key in known if key in card} == found
 
 
 SCRIPT = """
@@ -256,14 +251,13 @@ elif sys.argv[1] == "tokenizer":
         return embedder.encode([f"{text} {os.getpid()}é{place}" for place, text in enumerate(texts)])
 else:
     from ctx_embed import SearchIndex
-    folder = sys.argv[2] + ".notes"
-    os.mkdir(folder)
+    os.mkdir("notes")
     for number in range(20):
-        open(f"{folder}/{number}.html", "w").write(f"<p>{texts[number]}")
-    index = SearchIndex.create(sys.argv[2], factory="IVF16,SQ8")
+        open(f"notes/{number}.html", "w").write(f"<p>{texts[number]}")
+    index = SearchIndex.create("index", factory="IVF16,SQ8")
     index.add(texts)
     def compute(texts):
-        index.sync(folder, checksum=True)
+        index.sync("notes", checksum=True)
         index.add([f"{text} {os.getpid()}" for text in texts[:50]])
         return index.search(texts[:300], k=5)
 compute(texts)
@@ -280,10 +274,10 @@ print("exit code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("kind", ["encoders", "tokenizer", "an index with FAISS"])
-def test_a_child_computes_after_its_parent_did_on_several_threads(tmp_path, kind):
+def test_a_child_computes_after_its_parent_did_on_several_threads(kind):
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "RAYON_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "true"}
     # A child that waits for threads never ends; the session ends it with its parent.
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, kind, str(tmp_path / "index")]
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, kind]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
     try:
         said, _ = process.communicate(timeout=240)

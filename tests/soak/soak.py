@@ -73,26 +73,19 @@ class Ledger:
         """Return the version that was begun last."""
         return self._versions[group][-1]
 
-    def possible(self, group: int, began: float, ended: float) -> list[Version]:
-        """Return the versions that a reader may have found who asked and was answered at these times."""
-        versions = self._versions[group]
-        base = max(place for place, version in enumerate(versions) if version.done < began)
-        return [version for version in versions[base:] if version.began < ended]
+    def check(self, group: int, number: int | None, began: float, ended: float, *, absent: bool = False) -> None:
+        """Check an answer: it is a version that may be found then, which nobody may miss from now on.
 
-    def check(self, group: int, number: int | None, began: float, ended: float) -> None:
-        """Check an answer: it is a version that may be found then, which nobody may miss from now on."""
+        An answer where the version is ``absent`` may be one only if another may be found then.
+        """
         with self._lock:
-            possible = self.possible(group, began, ended)
-            found = [version for version in possible if version.number == number]
-            assert found, f"group {group}: found {number} from {began} to {ended}, not of {possible}"
-            if len(found) == 1:
+            versions = self._versions[group]
+            base = max(place for place, version in enumerate(versions) if version.done < began)
+            possible = [version for version in versions[base:] if version.began < ended]
+            found = [version for version in possible if (version.number == number) is not absent]
+            assert found, f"group {group}: {number}, {absent=}, from {began} to {ended}, but {possible}"
+            if len(found) == 1 and not absent:
                 found[0].done = min(found[0].done, ended)
-
-    def check_other(self, group: int, number: int, began: float, ended: float) -> None:
-        """Check an answer without a version: it need not be found then."""
-        with self._lock:
-            possible = self.possible(group, began, ended)
-            assert any(version.number != number for version in possible), f"group {group}: no {number}, but {possible}"
 
     def refused(self, group: int) -> None:
         """Note that the version that was begun last has not been written."""
@@ -197,15 +190,9 @@ class Soak:
             readers = [*indexes, lambda: shared, lambda: reader.index]
             pids = {"server": steady.process.pid, "reader": reader._process.pid, "threads": None}
             with ThreadPoolExecutor(len(indexes) + len(readers) + 2) as pool:
-                works = [
-                    *(
-                        pool.submit(self._write, index_of, place, len(indexes))
-                        for place, index_of in enumerate(indexes)
-                    ),
-                    *(pool.submit(self._read, index_of, place) for place, index_of in enumerate(readers)),
-                    pool.submit(self._kill, servers),
-                    pool.submit(self._sample, pids),
-                ]
+                works = [pool.submit(self._write, *each, len(indexes)) for each in enumerate(indexes)]
+                works += [pool.submit(self._read, *each) for each in enumerate(readers)]
+                works += [pool.submit(self._kill, servers), pool.submit(self._sample, pids)]
                 wait(works, self.seconds, FIRST_EXCEPTION)
                 self._over.set()
             for work in works:
@@ -216,7 +203,7 @@ class Soak:
             assert index.verify() == []
             self._check_all(index)
 
-    def _write(self, index_of: Callable[[], Any], place: int, writers: int) -> None:
+    def _write(self, place: int, index_of: Callable[[], Any], writers: int) -> None:
         """Change the groups of one writer until the time is over."""
         generator, present = random.Random(place), set()
 
@@ -242,12 +229,10 @@ class Soak:
 
         self._repeat(index_of, write)
 
-    def _read(self, index_of: Callable[[], Any], place: int) -> None:
+    def _read(self, place: int, index_of: Callable[[], Any]) -> None:
         """Ask and check until the time is over."""
-        generator = random.Random(-1 - place)
-        self._repeat(
-            index_of, lambda index: self._ask(index, generator.randrange(self.groups), generator.choice(MODES))
-        )
+        draw = random.Random(-1 - place)
+        self._repeat(index_of, lambda index: self._ask(index, draw.randrange(self.groups), draw.choice(MODES)))
 
     def _repeat(self, index_of: Callable[[], Any], work: Callable[[Any], None]) -> None:
         """Call a function with an index until the time is over."""
@@ -294,7 +279,7 @@ class Soak:
         if mode != "dense":
             self.ledger.check(group, numbers[0] if numbers else None, began, ended)
         elif newest not in numbers:
-            self.ledger.check_other(group, newest, began, ended)
+            self.ledger.check(group, newest, began, ended, absent=True)
         self.done[f"asked ({mode})"] += 1
 
     def _check_all(self, index: Any) -> None:
@@ -319,13 +304,13 @@ class Soak:
             if kind == "worker":
                 with suppress(psutil.NoSuchProcess, IndexError):
                     generator.choice(workers).kill()
-                continue
-            process.kill()
-            left = psutil.wait_procs(workers, timeout=30)[1]
-            for worker in left:
-                worker.kill()
-            assert not left, f"{len(left)} workers outlived their server"
-            self._killed_server = servers.enter_context(serving(self.path, "--workers", 2))
+            else:
+                process.kill()
+                left = psutil.wait_procs(workers, timeout=30)[1]
+                for worker in left:
+                    worker.kill()
+                assert not left, f"{len(left)} workers outlived their server"
+                self._killed_server = servers.enter_context(serving(self.path, "--workers", 2))
 
     def _sample(self, processes: dict[str, int | None]) -> None:
         while not self._over.wait(self.seconds / SAMPLES):
