@@ -221,7 +221,6 @@ FAILURES = [
     ({"dimension": 17}, "dimension must be at most the teacher's 16, got 17"),
     ({"held_out": 81}, "80 texts are too few for two batches of 16 (81 held out); "),
     ({"encoder": "lama", "encoder_options": {"output_dimension": 4}}, "output_dimension must be the student's dim"),
-    ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions must be in 0..7 for dimension 8, got 8"),
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),
     ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe a source of pairs (.jsonl)"),

@@ -130,18 +130,13 @@ def test_files_are_known_by_name_and_content(tmp_path):
     assert contents_hash(tmp_path / "nowhere") is contents_hash(None) is None
 
 
-def test_a_full_disk_leaves_the_state_before(tmp_path):
+def test_a_full_disk_leaves_the_state_before_and_remove_takes_what_runs_left_and_nothing_else(tmp_path):
     checkpoint = Checkpoint(tmp_path / "model", "run")
     checkpoint.save({"step": 1})
     with full_disk(100_000), pytest.raises(UnwritableError, match=r"cannot write .*checkpoint.pt: File too large"):
         checkpoint.save({"weights": torch.zeros(1_000_000)})
     assert checkpoint.load() == {"step": 1}
     assert [path.name for path in checkpoint.folder.iterdir()] == ["checkpoint.pt"]
-
-
-def test_remove_takes_what_runs_left_and_nothing_else(tmp_path):
-    checkpoint = Checkpoint(tmp_path / "model", "run")
-    checkpoint.save({"step": 1})
     (checkpoint.folder / ".checkpoint.pt.killed").write_bytes(b"half")
     checkpoint.remove()
     assert not checkpoint.folder.exists()

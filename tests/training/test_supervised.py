@@ -123,7 +123,7 @@ def test_an_epoch_by_hand(encoder, data, head, class_weight, several):
     expected = {**state(other), "head": linear.weight.detach(), "bias": linear.bias.detach()}
     torch.testing.assert_close(weights(classifier), expected, rtol=1e-4, atol=1e-6)
     assert history[0]["train_loss"] == history[0]["cross_entropy"] == pytest.approx(np.mean(losses))
-    assert classifier.head.labels == ["+", "-"]
+    assert (classifier.head.labels, classifier.head.multi_label) == (["+", "-"], several)
     assert history[0]["valid_accuracy"] == classifier.accuracy(data)
 
 
