@@ -90,7 +90,7 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     assert partners.held_out_pairs.tolist() == [[4, 5]]
     ids, lengths = partners.more_texts(batch([0, 1]))
     assert lengths in ([2, 3, 1, 2], [3, 2, 2, 1])  # first texts, then their partners
-    assert len(ids) == 8
+    assert (len(ids), ids.dtype) == (8, torch.int64)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
     said = error(objectives.Partners, PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
@@ -308,3 +308,5 @@ def test_spans_are_pieces_of_their_texts_and_not_of_those_held_out(tokenizer, mo
     held_out = {texts[row] for row in labelled.held_out_rows}
     drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
     assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())
+    # Of few texts none is held out.
+    assert not len(objectives.Labels(4, TextTokenizer(tokenizer), ["a", "b"], texts[:2], seed=0).held_out_rows)

@@ -22,7 +22,7 @@ from ctx_embed.fingerprint import identity
 from ctx_embed.loading import DEFAULT_MODEL
 from ctx_embed.systems import untrained
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.batches import PackedTexts, held_out, like_length_batches, numbered, seeded_batches
+from ctx_embed.training.batches import like_length_batches, seeded_batches
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text_hash
 from ctx_embed.training.run import Checkpoint, contents_hash, file_hashes
 from ctx_embed.training.vocabulary import learn_vocabulary, read_vocabulary
@@ -30,17 +30,6 @@ from tests.conftest import make_model
 from tests.helpers.errors import error, full_disk
 
 # Batches
-
-
-@given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=20), st.data())
-def test_a_batch_is_a_slice_of_each_text(texts, data):
-    flat = np.array([token for text in texts for token in text], dtype=np.int32)
-    packed = PackedTexts(flat, np.cumsum([0, *map(len, texts)]))
-    rows = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=30))
-    ids, lengths = packed.batch(np.array(rows))
-    assert ids.tolist() == [token for row in rows for token in texts[row]]
-    assert lengths == [len(texts[row]) for row in rows]
-    assert ids.dtype == torch.int64
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=200), st.integers(1, 50), st.integers(0, 2**32 - 1))
@@ -68,20 +57,6 @@ def test_seed_and_epoch_give_the_order_and_batches_of_like_length_are_of_neighbo
     assert sorted(sorted(lengths[batch].tolist()) for batch in like_length_batches(lengths, 2, 0, 0)) == sorted(spans)
     orders = {tuple(map(tuple, like_length_batches(lengths[:40], 8, 0, epoch))) for epoch in [*range(5)] * 2}
     assert len(orders) == 5
-
-
-def test_all_copies_of_a_text_are_on_one_side():
-    random = np.random.default_rng(0)
-    for copies in (1, 2, 7):
-        same = numbered([f"text {number % (70 // copies)}" for number in range(70)])
-        order = random.permutation(70)
-        apart, rest = held_out(order, same, 10)
-        assert sorted([*apart, *rest]) == list(range(70))
-        assert not set(same[apart]) & set(same[rest])
-        assert 10 <= len(apart) < 10 + copies
-        if copies == 1:
-            assert apart.tolist() == order[:10].tolist()
-    assert [len(part) for part in held_out(order, same, 0)] == [0, 70]
 
 
 # Checkpoints
