@@ -263,6 +263,7 @@ def test_a_cut_is_never_silent(tokenizer):
     assert cut["input_ids"].tolist() == full[:, :3].tolist()
     assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     module.max_seq_length = None
+    assert module.preprocess(["the cat sat on the mat"])["input_ids"].tolist() == full[:1].tolist()
     with pytest.warns(UserWarning, match="max_seq_length=2"):
         assert module.preprocess(["the cat sat"], max_length=2)["input_ids"].tolist() == full[:1, :2].tolist()
 
