@@ -97,6 +97,7 @@ def test_reasons(file, in_worker):
         ("a.docx", {"a": ""}, "not Word (it names no main part)"),
         ("a.epub", {"a": ""}, f"broken: it has no {container}"),
         ("a.epub", {container: "<container/>"}, "not EPUB (no root file)"),
+        ("a.epub", {container: '<a><rootfile full-path="b"/></a>', "b": "<a/>"}, "not EPUB (no list of chapters)"),
         ("a.pdf", b"%PDF-1.4 nothing", "not PDF, or broken ("),
         ("a.eml", b"", "not a message ("),
         ("a.mbox", b"Subject: a\n", "not a mailbox ("),
