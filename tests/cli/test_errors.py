@@ -17,11 +17,11 @@ import pytest
 import torch
 
 import ctx_embed
-from ctx_embed.cli.main import COMMANDS, MEANT, errors_in_one_line, main
+from ctx_embed.cli.main import COMMANDS, MEANT, RESUME, errors_in_one_line, main
 from ctx_embed.errors import InputError, installation
 from ctx_embed.kernel import kernel_name
 from tests.conftest import SENTENCES
-from tests.helpers.cli import Command
+from tests.helpers.cli import Command, file
 
 run = Command("").run
 COMMAND = [sys.executable, "-m", "ctx_embed"]
@@ -32,7 +32,7 @@ AGAIN = "Interrupted; repeat the command; with --to it continues where it stoppe
 
 @pytest.fixture
 def texts(here):
-    (here / "t.txt").write_text("".join(f"{number} {text}\n" for number in range(20) for text in SENTENCES))
+    file("t.txt", *(f"{number} {text}" for number in range(20) for text in SENTENCES))
     return here
 
 
@@ -47,8 +47,7 @@ def test_a_command_by_another_name_leads_to_it():
         for group in ([], ["index"]) if given in MEANT else ([],):
             said = run(*group, given, "notes.index", "x").stderr
             assert said.endswith(f"Error: unknown command '{given}': did you mean '{meant}'?\n")
-        assert run(*meant.split(), "--help").exit_code == 0
-    assert "did you mean 'encode'? known are dedupe" in run("encod").stderr
+        assert meant in HELP
 
 
 def test_a_command_says_less_or_more_on_request(texts):
@@ -66,21 +65,21 @@ def test_a_command_says_less_or_more_on_request(texts):
 
 def test_an_error_names_only_options_of_its_command(here, tiny_model_path):
     """Each run of ``Command`` checks this; here are messages that several commands share."""
-    (here / "beir" / "qrels").mkdir(parents=True)
-    (here / "beir" / "qrels" / "test.tsv").write_text("1\t1\t1\n")
-    for name, field in (("queries", "_id"), ("corpus", "id")):
-        (here / "beir" / f"{name}.jsonl").write_text(f'{{"{field}": "1", "text": "a cat"}}\n')
+    Path("beir/qrels").mkdir(parents=True)
+    file("beir/qrels/test.tsv", "1\t1\t1")
+    file("beir/queries.jsonl", '{"_id": "1", "text": "a cat"}')
+    file("beir/corpus.jsonl", '{"id": "1", "text": "a cat"}')
     said = run("eval", "run", "--encoder", tiny_model_path, "--task", "beir").stderr
     assert "corpus.jsonl, line 1: no field '_id' (fields: 'id', 'text')\n" in said
     said = run("grep", "--field", "a", "--title-field", "a", "cat", "beir/corpus.jsonl").stderr
     assert said == "Error: the names of fields must differ, got 'a', 'a'\n"
     shutil.copytree(tiny_model_path, "gone")
-    (here / "docs").mkdir()
-    (here / "docs" / "a.txt").write_text("a cat")
+    Path("docs").mkdir()
+    file("docs/a.txt", "a cat")
     for index in ("one.index", "two.index"):
         assert run("index", "build", "docs", index, "--model", "gone").exit_code == 0
     shutil.rmtree("gone")
-    (here / "docs" / "b.txt").write_text("a dog")
+    file("docs/b.txt", "a dog")
     for command in ("sync docs one.index", "verify one.index", "merge one.index two.index -o three.index"):
         result = run("index", *command.split())
         assert f"{here / 'one.index'}: built with the model" in result.output + result.stderr, result.output
@@ -99,26 +98,17 @@ def test_missing_memory_is_one_line(empty):
         raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(texts):
-    assert shell("CTX encode t.txt -o - | true").stderr == ""
-
-
 def test_a_warning_is_one_line_without_code(texts):
-    (texts / "notes.txt").write_text("Rain fell all night.\n日本語\n")
-    few = "too few words that the model knows"
+    file("notes.txt", "Rain fell all night.", "日本語")
     built = shell("CTX index build notes.txt notes.index").stderr
-    assert built.startswith(
-        f"Warning: 1 of 2 texts have {few} ('日本語'): they are embedded as zeros, so they are like no other"
+    assert re.fullmatch(
+        r"Warning: 1 of 2 texts have too few words .* \('日本語'\): they are embedded as zeros, .*\n", built
     )
-    assert built.count("\n") == 1
     warning, reason = shell("CTX index query notes.index 日本語 --mode dense").stderr.splitlines()
-    assert warning.startswith(
-        f"Warning: the text '日本語' has {few}: it is embedded as zeros, so it is like no other text"
-    )
+    assert re.match(r"Warning: the text '日本語' has too few words .*: it is embedded as zeros, ", warning)
     assert reason == "no hits: nothing is like the query"
-    assert shell("CTX index query notes.index ' '").stderr == "Error: the query is empty; give a word or a question\n"
     # The model names a script that it cannot read, so nothing else is said about unknown words.
-    (texts / "notes.txt").write_text("кошка\nсобака\n")  # noqa: RUF001
+    file("notes.txt", "кошка", "собака")
     assert shell("CTX encode notes.txt -o x.npy").stderr.count("Warning") == 1
 
 
@@ -136,11 +126,13 @@ def test_an_output_that_cannot_be_written_is_one_line(texts, command):
     assert (full.returncode, full.stderr) == (1, "Error: No space left on device\n")
     closed = shell(f"CTX {command} >&-")
     assert (closed.returncode, closed.stderr) == (1, "Error: standard output is closed\n")
+    # A reader that goes away is no error.
+    assert shell(f"CTX {command} | true").stderr == ""
 
 
 def test_a_full_folder_of_temporary_files_is_named(texts):
     openpyxl.Workbook().save("t.xlsx")
-    (texts / "t.csv").write_text("id,text\n" + "1,a cat\n" * 500)
+    file("t.csv", "id,text", *["1,a cat"] * 500)
     said = f"cannot write temporary files in {texts} (set TMPDIR to another folder): File too large"
     for line, wanted in (
         ("CTX dedupe t.txt -o x.txt", f"Error: {said}"),
@@ -162,13 +154,11 @@ def test_a_store_given_as_an_index_keeps_its_password(texts):
 
 def test_one_warning_about_texts_of_unknown_words(texts):
     """They are embedded in batches, and by other processes."""
-    (texts / "t.txt").write_text("".join(f"text {n}\n{chr(0x4E00 + n)}\n" for n in range(6000)))
+    file("t.txt", *(f"text {n}\n{chr(0x4E00 + n)}" for n in range(6000)))
+    few = "too few words that the model knows"
     for command, warning in (
-        ("index build t.txt x", "6,000 texts have too few words that the model knows ('一', '丁', '丂', ...): they"),
-        (
-            "encode t.txt --to y",
-            "6000 of 12000 texts have too few words that the model knows ('t.txt:2', 't.txt:4', 't.txt:6', ...): they",
-        ),
+        ("index build t.txt x", f"6,000 texts have {few} ('一', '丁', '丂', ...): they"),
+        ("encode t.txt --to y", f"6000 of 12000 texts have {few} ('t.txt:2', 't.txt:4', 't.txt:6', ...): they"),
         ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows too few words of 6,000 texts ("),
     ):
         *before, last = shell(f"CTX {command}").stderr.splitlines()
@@ -187,7 +177,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 def test_an_interrupted_encode_answers_at_once_and_leaves_nothing(texts):
-    (texts / "long.txt").write_text("\n".join(SENTENCES * 200_000))
+    file("long.txt", *SENTENCES * 200_000)
     with subprocess.Popen([*COMMAND, "encode", "long.txt", "-o", "x.npy"], stderr=subprocess.PIPE) as process:
         time.sleep(3)
         assert interrupted(process) == (130, AGAIN)
@@ -212,21 +202,19 @@ cli.run()
 """
 
 
-def test_a_command_that_waits_for_its_threads_ends_too():
-    with subprocess.Popen(
-        [sys.executable, "-c", WAITING, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout.readline() == b"ready\n"
-        assert interrupted(process) == (130, "Interrupted; nothing was changed.")
-
-
-def test_a_command_that_waits_for_a_pipe_ends_too():
-    command = [*COMMAND, "encode", "-", "-o", "-"]
+@pytest.mark.parametrize(
+    ("command", "shown", "said"),
+    [
+        ([sys.executable, "-c", WAITING, "demo"], b"ready", "Interrupted; nothing was changed."),
+        ([*COMMAND, "encode", "-", "-o", "-"], b"a cat sat", AGAIN),
+    ],
+)
+def test_a_command_that_waits_for_its_threads_or_a_pipe_ends_too(command, shown, said):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdin.write(b"a cat sat\n")
         process.stdin.flush()
-        assert b"a cat sat" in process.stdout.readline()
-        assert interrupted(process) == (130, AGAIN)
+        assert shown in process.stdout.readline()
+        assert interrupted(process) == (130, said)
 
 
 def test_help_names_every_command_and_version_the_kernel():
@@ -255,18 +243,14 @@ def commands(group=main, names=()):
 HELP = {" ".join(names): run(*names, "--help").stdout for names, _ in commands()}
 
 
-def test_help_reads_well():
-    for name, text in HELP.items():
-        assert "Example: ctx-embed" in text, name
-        assert not re.search(r"RANGE|--out\b|  \w+  .*\.\.\.\n", text), name
-
-
-def test_one_thing_has_one_option_name():
-    """Of two options that mean one thing, people guess the wrong one."""
-    known = {option: name for name, each in commands() for param in each.params for option in param.opts}
-    assert not known.keys() & {"--out", "--size", "--text-field", "--column", "--format"}
+def test_help_reads_well_and_one_thing_has_one_option_name():
     for name, each in commands():
+        text = HELP[" ".join(name)]
+        assert "Example: ctx-embed" in text, name
+        assert not re.search(r"RANGE|  \w+  .*\.\.\.\n", text), name
         options = {option for param in each.params for option in param.opts}
+        # Of two options that mean one thing, people guess the wrong one.
+        assert not options & {"--out", "--size", "--text-field", "--column", "--format"}
         assert isinstance(each, click.Group) or {"--quiet", "--verbose"} <= options, name
         assert "-o" not in options or "--output" in options, name
         assert "--jsonl" not in options or "--json" in options, name
@@ -285,19 +269,14 @@ def test_help_leaves_options_of_the_architecture_to_their_page(name):
 
 
 def test_usage_mistakes_are_one_line():
-    for arguments, said in (
-        (["trian"], "unknown command 'trian': did you mean 'train'? known are "),
-        (["xyz"], "unknown command 'xyz': known are "),
-        (["index", "quary", "a"], "unknown command 'quary': did you mean 'query'? known are "),
-        (["demo", "-k", "9" * 40], "Invalid value for '-k'"),
+    for line, said in (
+        ("xyz", "unknown command 'xyz': known are "),
+        ("index quary a", "unknown command 'quary': did you mean 'query'? known are "),
+        (f"demo -k {'9' * 40}", "Invalid value for '-k'"),
         # click alone would keep only the last.
-        (["index", "query", "a", "b", "--group", "c", "--group=d"], "--group may be given once, got it 2 times"),
-        (
-            ["index", "query", "a", "b", "--where", "x = 1", "--where", "y = 2"],
-            "--where may be given once, got it 2 times",
-        ),
+        ("index query a b --group c --group=d", "--group may be given once, got it 2 times"),
     ):
-        result = run(*arguments)
+        result = run(*line.split())
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"Error: {said}" in result.stderr.splitlines()[-1]
 
@@ -305,34 +284,22 @@ def test_usage_mistakes_are_one_line():
 @pytest.mark.parametrize("kind", ["onnx", "static", "site"])
 def test_a_folder_with_files_is_not_replaced_unasked(here, kind):
     (here / "full").mkdir()
-    (here / "full" / "thesis.txt").write_text("years of work")
+    file("full/thesis.txt", "years of work")
     assert Command(f"export {kind}").fails("nowhere", "-o", "full").startswith("full: already exists")
 
 
 LACKING = f"ctx-embed train needs torch, which the light installation leaves out: {installation()}"
+# Nor does an error control the terminal.
+STRANGE = InputError("strange\nname \x1b[2J\x07\u202e: no such file")
 
 
 @pytest.mark.parametrize(
     ("error", "name", "code", "said"),
     [
-        # Nor does it control the terminal.
-        (
-            InputError("strange\nname \x1b[2J\x07\u202e: no such file"),
-            "train",
-            1,
-            "Error: strange name ?[2J??: no such file",
-        ),
+        (STRANGE, "train", 1, "Error: strange name ?[2J??: no such file"),
         (ModuleNotFoundError(name="torch"), "train", 1, f"Error: {LACKING}"),
-        *(
-            (KeyboardInterrupt(), name, 130, f"\nInterrupted; {remedy}.")
-            for name, remedy in (
-                ("train", "repeat the command to continue after the last complete epoch"),
-                ("distill", "repeat the command to continue where it stopped"),
-                ("eval run", "repeat the command to continue; finished scores are stored"),
-                ("index build", "repeat the command with --resume to continue where it stopped"),
-                ("predict", "nothing was changed"),
-            )
-        ),
+        *((KeyboardInterrupt(), name, 130, f"\nInterrupted; {remedy}.") for name, remedy in RESUME.items()),
+        (KeyboardInterrupt(), "predict", 130, "\nInterrupted; nothing was changed."),
         (ZeroDivisionError(), "train", 1, ""),
     ],
 )
@@ -345,15 +312,9 @@ def test_what_goes_wrong_in_a_command_is_one_line_and_a_bug_keeps_its_traceback(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
-@pytest.mark.parametrize(
-    ("kilobytes", "command"),
-    [
-        *((kilobytes, "index query an.index x") for kilobytes in (200_000, 300_000, 500_000)),
-        *((400_000, command) for command in ("grep x .", "encode a.txt -o b.npy", "predict c a.txt")),
-    ],
-)
+@pytest.mark.parametrize("kilobytes", [200_000, 300_000, 500_000])
+@pytest.mark.parametrize("command", ["index query an.index x", "predict c a.txt"])
 def test_too_little_address_space_is_one_line(kilobytes, command):
-    line = f"ulimit -v {kilobytes}; {sys.executable} -m ctx_embed {command}"
-    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    found = shell(f"ulimit -v {kilobytes}; CTX {command} < /dev/null")
     assert (found.returncode, found.stdout) == (1, "")
     assert re.fullmatch(r"Error: ctx-embed needs an address space of 512 MB, got \d+ MB; raise .*\n", found.stderr)
