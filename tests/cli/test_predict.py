@@ -3,6 +3,7 @@ import json
 import re
 import zipfile
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 import openpyxl
@@ -38,14 +39,13 @@ def model(tmp_path_factory) -> Path:
 
 def test_a_row_for_each_line_that_is_not_blank_in_any_format(model):
     lines = succeeds(model, file("new.txt", "a glad film", "", "a sad\tbook\x1b", "  ")).split("\n")
-    classifier = TextClassifier.load(model)
-    expected = [f"{p:.4f}" for p in classifier.predict_proba(["a glad film", "a sad\tbook\x1b"]).max(1)]
-    assert lines == [f"pos\t{expected[0]}\ta glad film", f"neg\t{expected[1]}\ta sad book ", ""]
+    expected = TextClassifier.load(model).predict_proba(["a glad film", "a sad\tbook\x1b"]).max(1)
+    assert lines == [f"pos\t{expected[0]:.4f}\ta glad film", f"neg\t{expected[1]:.4f}\ta sad book ", ""]
     source = file("new.txt", "a glad film", "", 'a sad, "sad"\tbook')
     for name in ("found.tsv", "found.jsonl", "found.json", "found.csv"):
         assert succeeds(model, source, "-o", name) == f"2 predictions in {name}\n"
-        assert [document.text for document in read_documents(name)] == ["a glad film", 'a sad, "sad"\tbook']
-        assert [document.metadata["label"] for document in read_documents(name)] == ["pos", "neg"]
+        found = [(document.text, document.metadata["label"]) for document in read_documents(name)]
+        assert found == [("a glad film", "pos"), ('a sad, "sad"\tbook', "neg")]
     assert Path("found.jsonl").read_text() == succeeds(model, source, "--jsonl")
     before = Path("found.json").read_text()
     assert before == succeeds(model, source, "--json")
@@ -73,16 +73,18 @@ def test_json(model):
     assert (row["a"], row["b"]) == ("sad \ufffd", 1)
 
 
-@pytest.mark.parametrize("name", ["found.jsonl", "found.csv"])
-def test_no_column_is_lost(model, name):
-    source = file("new.csv", "id,text,zip,stars", "a1,a glad film,02134,5", "a2,,94110,", "a3,a sad book,90210,1")
-    succeeds(model, source, "-o", name)
-    found = list(read_documents(name))
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".xlsx"])
+def test_no_column_is_lost_and_predictions_on_predictions_have_names_of_their_own(model, suffix):
+    file("0.csv", "id,text,zip,stars,label", "a1,a glad film,02134,5,x", "a2,,94110,,y", "a3,a sad book,90210,1,")
+    for number in range(3):
+        succeeds(model, f"{number}{suffix if number else '.csv'}", "-o", f"{number + 1}{suffix}")
+    given, found = list(read_documents("0.csv")), list(read_documents(f"3{suffix}"))
     assert [document.id for document in found] == ["a1", "a2", "a3"]
-    given = [document.metadata for document in read_documents(source)]
-    names = ("zip", "stars")
-    assert given == [{key: document.metadata[key] for key in names if key in document.metadata} for document in found]
-    assert [document.metadata.get("label") for document in found] == ["pos", None, "neg"]
+    for before, after in zip(given, found, strict=True):
+        assert before.metadata == {name: value for name, value in after.metadata.items() if name[:4] != "pred"}
+    assert [document.metadata.get("predicted_label") for document in found] == ["pos", None, "neg"]
+    labels = ["label", "predicted_label", "predicted_2_label", "predicted_3_label"]
+    assert [name for name in found[0].metadata if name.endswith("label")] == labels
 
 
 def test_several_labels():
@@ -91,9 +93,8 @@ def test_several_labels():
     source = file("new.csv", "text,n", "a good film,1", ",2", "so sad,3")
     rows = json.loads(succeeds("several", source, "--json"))
     assert [row["labels"] for row in rows] == [["film", "pos"], None, ["neg"]]
-    assert list(rows[0]["probabilities"]) == ["film", "neg", "pos"]
-    shown = ",".join(f"{rows[0]['probabilities'][label]:.4f}" for label in ("film", "pos"))
-    assert succeeds("several", source).splitlines()[0] == f"film,pos\t{shown}\ta good film"
+    assert list(found := rows[0]["probabilities"]) == ["film", "neg", "pos"]
+    assert succeeds("several", source).startswith(f"film,pos\t{found['film']:.4f},{found['pos']:.4f}\ta good film\n")
     source = file("test.tsv", "film,pos\ta glad film", "neg\ta sad film", "\ta book")
     result = json.loads(succeeds("several", source, "--evaluate", "--json"))
     assert result["exact"] <= result["accuracy"]
@@ -129,9 +130,11 @@ def test_a_table_comes_back_cell_by_cell(model, delimiter, rows, bom, end):
     suffix = ".tsv" if delimiter == "\t" else ".csv"
     with open(f"in{suffix}", "w", newline="", encoding="utf-8-sig" if bom else "utf-8") as file:
         csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([header, *rows])
-    COMMAND.run(model, f"in{suffix}", "--field", "Message", "-o", f"out{suffix}", "--overwrite")
-    found = pandas.read_csv(f"out{suffix}", sep=delimiter, header=None, dtype=str, keep_default_na=False)
-    given = pandas.read_csv(f"in{suffix}", sep=delimiter, header=None, dtype=str, keep_default_na=False)
+    run(model, f"in{suffix}", "--field", "Message", "-o", f"out{suffix}", "--overwrite")
+    given, found = (
+        pandas.read_csv(f"{name}{suffix}", sep=delimiter, header=None, dtype=str, keep_default_na=False)
+        for name in ("in", "out")
+    )
     assert found.iloc[:, :3].equals(given)
     assert found.iloc[0, 3:].tolist() == ["predicted_label", "predicted_probability"]
     assert set(found.iloc[1:, 3]) <= {"pos", "neg", ""}
@@ -139,12 +142,9 @@ def test_a_table_comes_back_cell_by_cell(model, delimiter, rows, bom, end):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".xlsx"])
 def test_halves_of_emoji_and_no_characters_are_written_as_unknown_ones(model, suffix):
-    rows = [
-        {"text": "great \ud800 end", "na\udfffme": "a\ufffeb\uffff"},
-        {"text": "great \U0001f600", "na\udfffme": "1", "more": "than the first row"},
-    ]
-    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    COMMAND.succeeds(model, "in.jsonl", "-o", f"out{suffix}")
+    first = {"text": "great \ud800 end", "na\udfffme": "a\ufffeb\uffff"}
+    second = {"text": "great \U0001f600", "na\udfffme": "1", "more": "than the first row"}
+    succeeds(model, file("in.jsonl", json.dumps(first), json.dumps(second)), "-o", f"out{suffix}")
     first, second = read_documents(f"out{suffix}")
     assert (first.text, second.text) == ("great \ufffd end", "great \U0001f600")
     assert first.metadata["na\ufffdme"].translate({0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}) == "a\ufffdb\ufffd"
@@ -154,40 +154,28 @@ def test_halves_of_emoji_and_no_characters_are_written_as_unknown_ones(model, su
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
 def test_a_table_of_little_but_empty_cells_is_refused(suffix):
     """Its size would be the square of the input's."""
-    found = {"label": "a", "probabilities": {"a": 1.0}}
+    found, table = {"label": "a", "probabilities": {"a": 1.0}}, Table("odd", JSONL, {}, iter(()))
     rows = (Row(number, {"text": "a", f"k{number}": 1}, "a", found) for number in range(10_000))
     with Path("out").open("w") as file:
-        said = error(WRITERS[suffix], file, rows, Table("odd", JSONL, {}, iter(())))
+        said = error(WRITERS[suffix], file, rows, table)
     assert said == "a table of these rows would have 100,010,000 cells, 20,000 of them filled; write .jsonl"
     wide = iter([Row(1, dict.fromkeys(map(str, range(20_000)), "a"), "a", found)])
     if suffix == ".xlsx":
-        assert "at most 16,384 columns, got 20,002" in error(
-            WRITERS[suffix], None, wide, Table("odd", JSONL, {}, iter(()))
-        )
+        assert "at most 16,384 columns, got 20,002" in error(WRITERS[suffix], None, wide, table)
 
 
-def test_a_column_of_several_types_is_refused_in_parquet(model):
-    Path("in.jsonl").write_text('{"text": "a glad film", "n": 1}\n{"text": "so sad", "n": "a"}\n')
-    assert "must have values of one type" in COMMAND.fails(model, "in.jsonl", "-o", "out.parquet")
-    assert not Path("out.parquet").exists()
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".xlsx"])
-def test_predictions_on_predictions_have_names_of_their_own(model, suffix):
-    Path("0.csv").write_text("text,label\ngreat film,pos\n")
-    for number in range(3):
-        COMMAND.succeeds(model, f"{number}.csv" if not number else f"{number}{suffix}", "-o", f"{number + 1}{suffix}")
-    (found,) = read_documents(f"3{suffix}")
-    labels = ["label", "predicted_label", "predicted_2_label", "predicted_3_label"]
-    assert [name for name in found.metadata if name.endswith("label")] == labels
+def test_what_a_format_cannot_hold_and_a_missing_library(model, monkeypatch):
+    mixed = file("in.jsonl", '{"text": "a glad film", "n": 1}', '{"text": "so sad", "n": "a"}')
+    assert "must have values of one type" in fails(model, mixed, "-o", "out.parquet")
+    long = file("long.txt", "sad " * 9000)
+    assert "a cell of a sheet has at most 32,767 characters; write .csv" in fails(model, long, "-o", "out.xlsx")
+    monkeypatch.setattr("ctx_embed.cli.predict.find_spec", lambda name: None)
+    assert "writing out.xlsx needs the extra documents: pip" in fails(model, long, "-o", "out.xlsx")
 
 
 def test_parquet_comes_back_with_its_types_and_pictures(model):
-    columns = {
-        "body": ["a glad film", "so sad"],
-        "when": pyarrow.array([1, 2], pyarrow.timestamp("ns")),
-        "png": [b"\xff", b""],
-    }
+    when = pyarrow.array([1, 2], pyarrow.timestamp("ns"))
+    columns = {"body": ["a glad film", "so sad"], "when": when, "png": [b"\xff", b""]}
     parquet.write_table(pyarrow.table(columns), "in.parquet")
     with pytest.warns(ReadingWarning, match="left out the column 'png', which holds bytes"):
         succeeds(model, "in.parquet", "--field", "body", "-o", "out.parquet")
@@ -196,8 +184,16 @@ def test_parquet_comes_back_with_its_types_and_pictures(model):
     assert found["label"].to_pylist() == ["pos", "neg"]
 
 
-@pytest.mark.parametrize("given", ["in.xlsx", "in.csv"])
-def test_a_workbook_comes_back_cell_by_cell(model, given):
+def test_a_table_becomes_a_workbook(model):
+    source = file("in.csv", "body,label,version", "=a glad film,1.5,1.10", '"so sad, \x01 and",,2')
+    succeeds(model, source, "--field", "body", "-o", "out.xlsx")
+    sheet = openpyxl.load_workbook("out.xlsx").active
+    first, second = ["=a glad film", 1.5, "1.10", "pos"], ["so sad, \ufffd and", None, "2", "neg"]
+    assert [[cell.value for cell in row[:-1]] for row in sheet][1:] == [first, second]
+    assert [cell.data_type for cell in sheet["A"]] == ["s"] * 3
+
+
+def test_a_workbook_comes_back_cell_by_cell(model):
     book = openpyxl.Workbook()
     for row, cells in (2, ["body", "label", "sum"]), (3, ["a glad film", 1.5, "=1+1"]), (5, ["so sad", "1.10", None]):
         for column, value in enumerate(cells, 2):
@@ -206,25 +202,13 @@ def test_a_workbook_comes_back_cell_by_cell(model, given):
     book.create_sheet("more").append(["body"])
     book["more"].append(["so sad"])
     book.save("in.xlsx")
-    file("in.csv", "body,label,version", "=a glad film,1.5,1.10", '"so sad, \x01 and",,2')
-    with nullcontext() if given == "in.csv" else pytest.warns(ReadingWarning, match="left out the sheet 'other'"):
-        succeeds(model, given, "--field", "body", "-o", "out.xlsx")
+    with pytest.warns(ReadingWarning, match="left out the sheet 'other'"):
+        succeeds(model, "in.xlsx", "--field", "body", "-o", "out.xlsx")
     found = openpyxl.load_workbook("out.xlsx")
-    if given == "in.csv":
-        own = [[cell.value for cell in row] for row in found.active]
-        assert [row[:-1] for row in own[1:]] == [
-            ["=a glad film", 1.5, "1.10", "pos"],
-            ["so sad, \ufffd and", None, "2", "neg"],
-        ]
-        assert [cell.data_type for cell in found.active["A"]] == ["s"] * 3
-        return
     for sheet in book:
-        for row in sheet:
-            for cell in row:
-                assert (cell.value, cell.data_type) == (
-                    found[sheet.title][cell.coordinate].value,
-                    found[sheet.title][cell.coordinate].data_type,
-                )
+        for cell in chain.from_iterable(sheet):
+            same = found[sheet.title][cell.coordinate]
+            assert (same.value, same.data_type) == (cell.value, cell.data_type)
     assert [cell.value for cell in found.active["E"]] == [None, "predicted_label", "pos", None, "neg"]
     assert [cell.value for cell in found["more"]["B"]] == ["predicted_label", "neg"]
     assert found["other"].max_column == 1
@@ -267,25 +251,14 @@ def test_a_workbook_keeps_its_charts_and_the_values_of_formulas(model, suffix, p
         old, new = (openpyxl.load_workbook(name, data_only=computed).active for name in (f"in.{suffix}", "out.xlsx"))
         assert new["B2"].value == ("10" if computed else '="1"&"0"')
         assert [cell.value for cell in new["E"]] == ["label", "pos", "neg"]
-        for row in old["A1:D3"]:
-            for cell in row:
-                same = new[cell.coordinate]
-                assert (same.value, same.number_format) == (cell.value, cell.number_format)
+        for cell in chain.from_iterable(old["A1:D3"]):
+            same = new[cell.coordinate]
+            assert (same.value, same.number_format) == (cell.value, cell.number_format)
         assert (new.dimensions, new["H2"].number_format) == ("A1:H3", "yyyy-mm-dd")
     with zipfile.ZipFile(f"in.{suffix}") as given, zipfile.ZipFile("out.xlsx") as written:
         same = [name for name in written.namelist() if given.read(name) == written.read(name)]
         changed = {"xl/worksheets/sheet1.xml", *([f"xl/{MACROS}", "[Content_Types].xml"] if suffix == "xlsm" else [])}
         assert {*given.namelist()} - {*same} == changed
-
-
-def test_a_workbook_needs_its_library_and_holds_what_excel_holds(model, monkeypatch):
-    source = file("long.txt", "sad " * 9000)
-    assert "a cell of a sheet has at most 32,767 characters; write .csv" in COMMAND.fails(
-        model, source, "-o", "out.xlsx"
-    )
-    monkeypatch.setattr("ctx_embed.cli.predict.find_spec", lambda name: None)
-    assert "writing out.xlsx needs the extra documents: pip" in COMMAND.fails(model, source, "-o", "out.xlsx")
-    assert not Path("out.xlsx").exists()
 
 
 def test_evaluate(model):
@@ -310,18 +283,12 @@ def test_mistakes(model):
     source, empty = file("new.txt", "a text"), file("empty.txt")
     for arguments, message in (
         (("nowhere", source), "nowhere: no such model folder"),
-        (
-            ("default", source),
-            "default: the default model has no labels; train it with `ctx-embed train --from default`",
-        ),
+        (("default", source), "default: the default model has no labels; train it with `ctx-embed train --from "),
         ((model, source, "--evaluate"), "new.txt, line 1: 'a text' is not label<TAB>text"),
-        (
-            (model, "great food"),
-            "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -",
-        ),
+        ((model, "great food"), "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL"),
         ((model, empty, "-o", "new.json"), "empty.txt: no texts to label"),
     ):
-        assert fails(*arguments, input="").startswith(message)
+        assert fails(*arguments).startswith(message)
     for options, message in (
         (("--json", "--jsonl"), "--json and --jsonl cannot be combined"),
         (("-o", "a.json", "--json"), "the name of -o FILE sets the format; leave out --json and --jsonl"),

@@ -40,21 +40,21 @@ def info(index: str) -> dict:
 def test_build_query_info(texts, sentences, tiny_model_path):
     options = ["--model", tiny_model_path, "--factory", "HNSW8", "--field", "review"]
     succeeds("build", "-", "a.index", *options, input='{"review": "the cat"}\n')
-    assert (info("a.index")["model"], info("a.index")["factory"]) == (str(tiny_model_path), "HNSW8")
+    assert info("a.index").items() >= {"model": str(tiny_model_path), "factory": "HNSW8"}.items()
     assert succeeds("build", texts, "notes.index") == "8 documents indexed in notes.index\n"
-    hits = json.loads(succeeds("query", "notes.index", sentences[3], "-k", 2, "--json"))
+    hit, _ = json.loads(succeeds("query", "notes.index", sentences[3], "-k", 2, "--json"))
     fields = {"id", "score", "text", "start", "stop", "metadata", "fused", "late", "relevance", "snippet", "answered"}
-    assert set(hits[0]) == fields
-    assert (hits[0]["text"], hits[0]["id"], hits[0]["metadata"]) == (sentences[3], 3, {})
-    assert hits[0]["score"] == pytest.approx(1, abs=1e-6)
+    assert hit.keys() == fields
+    assert (hit["text"], hit["id"], hit["metadata"]) == (sentences[3], 3, {})
+    assert hit["score"] == pytest.approx(1, abs=1e-6)
     lines = succeeds("query", "notes.index", sentences[3], "-k", 2, "--mode", "dense").splitlines()
     assert lines[:2] == ["1.0000  relevance 0.94  3", "    a dull film without one good idea"]
     assert len(lines) == 4
-    assert (info("notes.index")["documents"], info("notes.index")["model"]) == (8, "default")
+    assert info("notes.index").items() >= {"model": "default", "documents": 8}.items()
     shown = succeeds("info", "notes.index")
     assert f"{'documents':<18} 8\n" in shown
     assert f"{'faiss':<18} exact: every vector is compared\n" in shown
-    assert [entry.name for entry in Path("notes.index").iterdir()] == ["index.sqlite"]
+    assert os.listdir("notes.index") == ["index.sqlite"]
 
 
 def test_info_says_how_faiss_searches(index):
@@ -70,15 +70,12 @@ def test_info_says_how_faiss_searches(index):
 
 def test_an_index_that_exists_needs_a_flag(texts, sentences):
     rows = file("rows.jsonl", *(json.dumps({"id": f"s{n}", "text": text}) for n, text in enumerate(sentences)))
+    broken = file("broken.jsonl", '{"text": "the cat", "id": "new"}', '{"text": ')
     succeeds("build", texts, "old")
     before = Path("old/index.sqlite").read_bytes()
-    Path("broken.jsonl").write_text('{"text": "the cat", "id": "new"}\n{"text": \n')
-    for arguments, message in (
-        ((rows, "old"), "old: already exists; add to it (--append, --upsert) or replace it (--overwrite)"),
-        (("broken.jsonl", "old", "--overwrite"), "broken.jsonl, line 2: not JSON (Expecting value: line 1 column 10"),
-    ):
-        assert fails("build", *arguments, input="\n").startswith(message)
-        assert Path("old/index.sqlite").read_bytes() == before
+    assert fails("build", rows, "old").startswith("old: already exists; add to it (--append, --upsert) or replace it")
+    assert fails("build", broken, "old", "--overwrite").startswith("broken.jsonl, line 2: not JSON")
+    assert Path("old/index.sqlite").read_bytes() == before
     succeeds("build", rows, "old", "--append")
     assert info("old")["documents"] == 16
     assert succeeds("build", rows, "old", "--upsert", "--resume") == "8 documents added to old\n"
@@ -89,17 +86,13 @@ def test_an_index_that_exists_needs_a_flag(texts, sentences):
         assert info("new")["documents"] == 8
 
 
-@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
-def test_places_where_no_index_can_be_built(texts, flags):
+def test_an_index_replaces_no_other_files_and_overwriting_needs_no_whole_index(texts):
     Path("other").mkdir()
-    Path("other/precious.txt").write_text("keep me")
-    message = "other: has files that do not belong to an index; choose another folder"
-    assert fails("build", texts, "other", *flags) == message
-    assert fails("build", texts, texts, *flags) == f"{texts}: is a file; choose a new or empty folder for the index"
-    assert Path("other/precious.txt").read_text() == "keep me"
-
-
-def test_overwriting_needs_no_whole_index(texts):
+    file("other/precious.txt", "keep me")
+    for flags in ([], ["--overwrite"]):
+        assert fails("build", texts, "other", *flags).startswith("other: has files that do not belong to an index; ")
+        assert fails("build", texts, texts, *flags).startswith(f"{texts}: is a file; choose a new or empty folder")
+    assert Path("other/precious.txt").read_text() == "keep me\n"
     succeeds("build", texts, "notes.index")
     Path("notes.index/index.sqlite").write_text("nothing")
     assert "cannot be read (file is not a database)" in fails("query", "notes.index", "x")
@@ -137,18 +130,15 @@ def test_get_and_delete(index, sentences):
     assert json.loads(succeeds("get", index, "3")) == {"text": sentences[3], "id": 3, "metadata": {"n": 3}}
     assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
     assert fails("get", index, "99", "9" * 20) == f"{index}: no document has the id '99', '{'9' * 20}'"
-    assert (
-        succeeds("delete", index, "3", "s2", "nobody")
-        == f"2 of 3 documents deleted from {index} (no document has the id 'nobody')\n"
-    )
-    assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
-        f"3 of 6 documents would be deleted from {index}\n"
-    )
-    assert succeeds("delete", index, "--where", "n >= 5") == f"3 of 6 documents deleted from {index}\n"
+    said = f"2 of 3 documents deleted from {index} (no document has the id 'nobody')\n"
+    assert succeeds("delete", index, "3", "s2", "nobody") == said
+    for options, done in (["--dry-run"], "would be deleted"), ([], "deleted"):
+        said = f"3 of 6 documents {done} from {index}\n"
+        assert succeeds("delete", index, "--where", "n >= 5", *options) == said
     assert succeeds("compact", index) == f"{index}: 5 vectors removed, 3 documents\n"
     assert succeeds("verify", index) == f"{index}: whole, 3 documents\n"
     assert [json.loads(line)["metadata"]["n"] for line in succeeds("get", index).splitlines()] == [0, 1, 4]
-    with pytest.warns(UnknownFieldsWarning, match=r"^no document has a field 'm' \(fields: n\)$"):
+    with pytest.warns(UnknownFieldsWarning, match="^no document has a field 'm'"):
         assert run("get", index, "--where", "m < 3").output == "no documents\n"
 
 
@@ -179,9 +169,11 @@ def test_values_of_fields_print_as_they_were_typed():
         assert type(found) in (int, float) or value not in numbers
         assert isinstance(found, str) or value not in texts
     put('x=["1", 1.10, {"y": 007}]', 'y=["1", 1.10, {"y": 7}]', 'z="5"', "0=null")
+    assert succeeds("set", path, "--where", "z = '5'", "-m", "n=A=x") == f"metadata of 1 document set in {path}\n"
     stored = json.loads(succeeds("get", path, "a"))["metadata"]
     assert (stored["x"], stored["y"]) == ('["1", 1.10, {"y": 007}]', ["1", "1.10", {"y": 7}])
-    assert (stored["z"], "0" in stored) == ("5", False)
+    assert (stored["z"], stored["n"], "0" in stored) == ("5", "A=x", False)
+    assert fails("set", path, "7", "-m", "n=5") == "no document has the id '7'"
 
 
 def test_a_query_without_hits_says_why(index):
@@ -217,10 +209,9 @@ def test_odd_texts_keep_the_table_whole_and_control_no_terminal():
 
 
 def test_several_queries(index):
-    Path("queries.txt").write_text("cats\n\nfilms\n")
-    options = ("-k", 2, "--json", "--mode", "words")
+    queries, options = file("queries.txt", "cats", "", "films"), ("-k", 2, "--json", "--mode", "words")
     both = json.loads(succeeds("query", index, "cats", "films", *options))
-    assert json.loads(succeeds("query", index, "--queries", "queries.txt", *options)) == both
+    assert json.loads(succeeds("query", index, "--queries", queries, *options)) == both
     assert [len(hits) for hits in both] == [2, 2]
     assert "**film**" in both[1][0]["snippet"]
     lines = succeeds("query", index, "--queries", "-", "--jsonl", "-k", 2, input="cats\nfilms\n").splitlines()
@@ -240,9 +231,7 @@ def test_usage_mistakes():
         ("set index 1 -m n", "must be NAME=VALUE, got 'n'."),
         ("get index 1 --where n=1", "give either IDs or --where"),
     ):
-        result = run(*arguments.split())
-        assert result.exit_code == 2
-        assert message in result.stderr
+        assert message in fails(*arguments.split(), code=2)
 
 
 def test_export(index):
@@ -254,14 +243,12 @@ def test_export(index):
 
 
 def test_duplicates_and_topics(index):
-    lines = succeeds("duplicates", index, "--threshold", "-1", "-k", "2").splitlines()
-    assert len(lines) == 4
-    pairs = [json.loads(line) for line in succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines()]
-    assert len(pairs) == 28
+    assert succeeds("duplicates", index, "--threshold", "-1", "-k", "2").count("\n") == 4
+    assert len([*map(json.loads, succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines())]) == 28
     assert "no documents are" in run("duplicates", index, "--threshold", 1).stderr
     topics = json.loads(succeeds("topics", index, "-k", "2", "--json"))
     assert sum(topic["size"] for topic in topics) == 8
-    assert len(succeeds("topics", index, "-k", "2", "-o", "topics.jsonl").splitlines()) == 4
+    assert succeeds("topics", index, "-k", "2", "-o", "topics.jsonl").count("\n") == 4
     rows = [json.loads(line) for line in Path("topics.jsonl").read_text().splitlines()]
     assert (len({row["id"] for row in rows}), len({row["topic"] for row in rows})) == (8, 2)
 
@@ -269,11 +256,10 @@ def test_duplicates_and_topics(index):
 @pytest.fixture
 def folder(here):
     """A folder of three notes, in the current one."""
-    folder = here / "notes"
-    folder.mkdir()
+    (here / "notes").mkdir()
     for name in ("a.md", "b.md", "c.md"):
-        (folder / name).write_text(f"A note, {name}.")
-    return folder
+        (here / "notes" / name).write_text(f"A note, {name}.")
+    return here / "notes"
 
 
 def test_a_dry_run_says_what_would_change_and_changes_nothing(folder):
@@ -287,8 +273,8 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(folder):
     (folder / "\udcff" / "e.md").write_text("A note under a name that is no text.")
     counted = json.loads(succeeds("sync", "notes", "n.index", "--dry-run", "--json"))
     assert succeeds("get", "n.index") == before
-    assert [counted[name] for name in ("added", "changed", "removed", "unchanged", "documents")] == [1, 1, 1, 1, 2]
-    assert counted["skipped"] == {"hidden": 1}
+    numbers = {"added": 1, "changed": 1, "removed": 1, "unchanged": 1, "documents": 2, "skipped": {"hidden": 1}}
+    assert counted.items() >= numbers.items()
     assert list(counted["failed"].values()) == ["its name is not UTF-8"]
     shutil.rmtree(os.fsencode(folder) + b"/\xff")
     for words, options in (("would be ", ["--dry-run"]), ("", [])):

@@ -15,7 +15,7 @@ from ctx_embed import Hit, SearchIndex
 from ctx_embed.cli.index.documents import SHOWN_CHARACTERS
 from ctx_embed.cli.index.query import INDENT, print_hits
 from ctx_embed.index.records import Location
-from tests.helpers.cli import Command, in_a_terminal
+from tests.helpers.cli import Command, file, in_a_terminal
 
 COMMAND = Command("index")
 run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
@@ -33,41 +33,24 @@ def hits(*arguments) -> list:
     return json.loads(succeeds(*arguments, "--json"))
 
 
-def test_vectors_from_a_file(index):
+def test_vectors_from_a_file_and_more_like_a_document(index):
     with SearchIndex.open(index) as opened:
         vectors = opened.embedder.queries([QUERY, "a match"])
         expected = [[hit.id for hit in found] for found in opened.search(vectors, 3)]
+        like = [hit.id for hit in opened.search(like="a23", k=3)]
     np.save("queries.npy", vectors)
     np.save("one.npy", vectors[0])
-    Path("broken.npy").write_text("no array")
     found = hits("query", index, "--queries", "queries.npy", "-k", 3)
     assert [[hit["id"] for hit in hits] for hits in found] == expected
     assert "query 1\n" in succeeds("query", index, "--queries", "queries.npy", "-k", 1)
     for name, said in (
-        ("one", f"must be an array (queries, dimension), got the shape {vectors[0].shape}"),
-        ("broken", "broken.npy: must be an array (queries, dimension) of numbers"),
+        ("one.npy", f"must be an array (queries, dimension), got the shape {vectors[0].shape}"),
+        (file("broken.npy", "no array"), "broken.npy: must be an array (queries, dimension) of numbers"),
     ):
-        assert said in fails("query", index, "--queries", f"{name}.npy")
-
-
-def test_more_like_this(index):
-    with SearchIndex.open(index) as opened:
-        expected = [hit.id for hit in opened.search(like="a23", k=3)]
-    assert [hit["id"] for hit in hits("similar", index, "a23", "-k", 3)] == expected
+        assert said in fails("query", index, "--queries", name)
+    assert [hit["id"] for hit in hits("similar", index, "a23", "-k", 3)] == like
     assert fails("similar", index, "b99") == "like: no document has the id 'b99'"
     assert "no hits: there are fewer than 101" in run("similar", index, "a23", "--offset", 100).stderr
-
-
-def test_setting_metadata():
-    Path("notes.txt").write_text("the cat sat\nthe dog sat\n42 is a number\n")
-    notes = "notes.index"
-    succeeds("build", "notes.txt", notes)
-    arguments = ["-m", "n=5", "-m", "name=Ann=x", "-m", 'tags=["a", "b"]']
-    assert succeeds("set", notes, "0", *arguments) == f"metadata of 1 document set in {notes}\n"
-    assert succeeds("set", notes, "--where", "n = 5", "-m", "n=null", "-m", "ok=true").startswith("metadata of 1 ")
-    metadata = {"name": "Ann=x", "tags": ["a", "b"], "ok": True}
-    assert json.loads(succeeds("get", notes, "0"))["metadata"] == metadata
-    assert fails("set", notes, "7", "-m", "n=5") == "no document has the id '7'"
 
 
 def test_csv_has_a_column_for_each_field():
@@ -75,8 +58,7 @@ def test_csv_has_a_column_for_each_field():
         {"text": 'a "quoted", text', "id": "x", "tags": ["a", "b"], "score": 3, "query": "q", "year": 2020},
         {"text": "another\nline", "id": "y", "ok": True},
     ]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    succeeds("build", "rows.jsonl", "rows.index")
+    succeeds("build", file("rows.jsonl", *map(json.dumps, rows)), "rows.index")
     first, second = csv.DictReader(io.StringIO(succeeds("query", "rows.index", "a quoted text", "--csv")))
     assert first["text"] == 'a "quoted", text'
     assert (first["query"], first["id"], first["tags"]) == ("a quoted text", "x", '["a", "b"]')
@@ -99,25 +81,18 @@ def test_listing_counting_and_facets(index):
     assert [row["metadata"]["section"] for row in rows] == ["sport", "sport"]
     assert listed.stderr == "2 of 5 documents\n"
     assert succeeds("count", index, "--where", "section = 'sport'") == "5\n"
-    printed = succeeds("facets", index, "section", "-k", 2).splitlines()
-    assert [line.split() for line in printed] == [["5", "culture"], ["5", "economy"]]
+    assert succeeds("facets", index, "section", "-k", 2).split() == ["5", "culture", "5", "economy"]
     found = json.loads(succeeds("facets", index, "year", "--where", "section = 'sport'", "--json"))
     assert sum(row["documents"] for row in found) == 5
 
 
-def test_hits_of_one_document_stand_together(capsys):
-    found = [
-        Hit("a", 0.9, "the first passage", {"year": 2020}),
-        Hit("b", 0.8, "another document", {}),
-        Hit("a", 0.7, "the second passage", {"year": 2020}, 400),
-    ]
-    print_hits("nothing", found)
+def test_hits_of_one_document_stand_together_and_long_snippets_are_cut(capsys):
+    first, second = (Hit("a", score, f"passage {score}", {"year": 2020}) for score in (0.9, 0.7))
+    print_hits("nothing", [first, Hit("b", 0.8, "another document", {}), second])
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3:2] == ["0.9000  a  year: 2020", "0.7000  a  year: 2020"]
-    assert lines[3:5] == ["    the second passage", "0.8000  b"]
-
-
-def test_of_a_long_snippet_so_many_characters_are_shown(capsys):
+    assert lines[3:5] == ["    passage 0.7", "0.8000  b"]
+    # Of a long snippet so many characters are shown.
     print_hits("nine", [Hit("a", 0.9, f"nine {'o' * 40} " * 30, {})])
     shown = capsys.readouterr().out.splitlines()[1]
     assert shown.count("nine") > 2
