@@ -11,7 +11,7 @@ from ctx_embed.cli import options as chosen
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS, system
 from ctx_embed.training.distillation import objectives
-from tests.helpers.cli import Command, record
+from tests.helpers.cli import Command, file, record
 from tests.test_sentence_transformers import card
 
 COMMAND = Command("distill")
@@ -21,9 +21,10 @@ COMMAND = Command("distill")
 def corpora(here, tiny_model_path, sentences):
     """A teacher and three corpus files of 80 sentences each."""
     (here / "teacher").symlink_to(tiny_model_path)
-    for name in ("a.txt", "b.txt", "c.txt.gz"):
-        text = "".join(f"{sentence} {name[0]} {number}\n" for number in range(10) for sentence in sentences).encode()
-        (here / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    for name in "abc":
+        file(f"{name}.txt", *(f"{sentence} {name} {number}" for number in range(10) for sentence in sentences))
+    (here / "c.txt.gz").write_bytes(gzip.compress((here / "c.txt").read_bytes()))
+    (here / "c.txt").unlink()
 
 
 SYSTEM = {"dimension": 8, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
@@ -58,8 +59,8 @@ def fails(*arguments, **changes) -> str:
 
 
 def test_a_model(here):
-    rows = [f"{number % 2},{line}\n" for number, line in enumerate((here / "a.txt").read_text().splitlines())]
-    (here / "labels.csv").write_text("".join(["stars,body\n", *rows]))
+    lines = (here / "a.txt").read_text().splitlines()
+    file("labels.csv", "stars,body", *(f"{number % 2},{line}" for number, line in enumerate(lines)))
     fields = ["--labelled", "labels.csv", "--field", "body", "--label-field", "stars"]
     result = run("--corpus", "labels.csv", "-o", "model", *fields, spare_dimensions=2)
     assert sentences_of(result) == 80
@@ -72,16 +73,23 @@ def test_a_model(here):
     assert re.fullmatch(rf"took \d+ s; {following}", last)
     assert sorted(name for name in os.listdir() if name.startswith("m")) == ["model", "model.teacher"]
     assert load("model").encode(["the cat"]).shape == (1, 8)
-    text = card("model")
-    assert "distilled from teacher" in text
-    assert f"teacher, fingerprint `{fingerprint(load('teacher'))}`" in text
-    assert "64 texts were trained on." in text
-    assert "On 16 texts that were held out" in text
-    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
+    for said in (
+        "distilled from teacher",
+        f"teacher, fingerprint `{fingerprint(load('teacher'))}`",
+        "64 texts were trained on.",
+        "On 16 texts that were held out",
+    ):
+        assert said in card("model")
+    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", card("model"))
 
 
 def test_ways_to_name_a_corpus(here, monkeypatch, tmp_path_factory):
-    assert sentences_of(run("-o", "model", "--corpus", "a.txt", "b.txt", "--corpus", "c.txt.gz", epochs=1)) == 240
+    # Texts of evaluation sets are left out.
+    excluded = file("test.tsv", f"1\t{Path('a.txt').read_text().splitlines()[0].upper()}")
+    files = ["--corpus", "a.txt", "b.txt", "--corpus", "c.txt.gz", "--exclude", excluded]
+    assert sentences_of(result := run("-o", "model", *files, epochs=1)) == 240
+    assert "1 of 240 texts are excluded" in result.stderr
+    assert (list(record()["exclude"]), record()["excluded_texts"]) == (["test.tsv"], 1)
     assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
     # In order, however the system lists them.
     with monkeypatch.context() as patch:
@@ -107,9 +115,9 @@ def test_a_training_that_does_not_help_is_named_and_a_finished_model_not_replace
     again = run("a.txt", "-o", "model", learning_rate=50, relation_weight=0)
     assert (again.exit_code, again.stdout) == (0, first.stdout)
     assert again.stderr.startswith("nothing to do: this command has made model already\n")
-    (here / "labelled.tsv").write_text("0\tbad\n1\tgood\n" * 20)
+    labelled = file("labelled.tsv", *["0\tbad", "1\tgood"] * 20)
     message = "model: a model exists already and this command would make another; replace it with --overwrite, or "
-    for corpus, change in (("a.txt", {"rank": 3}), ("a.txt", {"labelled": "labelled.tsv"}), ("b.txt", {})):
+    for corpus, change in (("a.txt", {"rank": 3}), ("a.txt", {"labelled": labelled}), ("b.txt", {})):
         assert fails("--corpus", corpus, **change).startswith(message)
     assert (here / "model" / "model.safetensors").read_bytes() == before
     result = run("--corpus", "a.txt", "-o", "new", learning_rate=1e30)
@@ -117,19 +125,10 @@ def test_a_training_that_does_not_help_is_named_and_a_finished_model_not_replace
     assert [path for path in os.listdir() if path.startswith("new")] == ["new.teacher"]
 
 
-def test_texts_of_evaluation_sets_are_left_out(here):
-    (here / "test.tsv").write_text("1\t" + (here / "a.txt").read_text().splitlines()[0].upper() + "\n")
-    result = run("--corpus", "a.txt", "-o", "model", "--exclude", "*.tsv", "--data", ".")
-    assert sentences_of(result) == 80
-    assert "1 of 80 texts are excluded" in result.stderr
-    assert (list(record()["exclude"]), record()["excluded_texts"]) == (["test.tsv"], 1)
-
-
 @pytest.mark.parametrize("encoder", SYSTEMS)
 def test_every_system_comes_nearer_to_the_teacher(encoder):
     of_system = ["--option", "dropout=0"] if encoder in ("transformer", "use-transformer", "cnn") else []
-    result = run_system(*of_system, encoder=encoder, epochs=4, phrases=3, store="int8")
-    assert result.exit_code == 0, result.output
+    assert run_system(*of_system, encoder=encoder, epochs=4, phrases=3, store="int8").exit_code == 0
     history = record()["history"]
     assert min(entry["held_out_distance"] for entry in history[1:]) < history[0]["held_out_distance"]
     assert type(load("model")[0]) is system(encoder)
@@ -138,7 +137,7 @@ def test_every_system_comes_nearer_to_the_teacher(encoder):
 def test_options_and_a_recipe_of_a_system(here):
     assert run_system("--option", "widths=1,2", "--option", "filters=2", encoder="cnn", epochs=1).exit_code == 0
     assert load("model")[0].widths == [1, 2]
-    (here / "r.toml").write_text('encoder = "lama"\n[encoder_options]\nheads = 3\ncontext = "learned"\n')
+    file("r.toml", 'encoder = "lama"', "[encoder_options]", "heads = 3", 'context = "learned"')
     for more, heads in (([], 3), (["--option", "heads=2"], 2)):
         assert run_system("--recipe", "r.toml", *more, epochs=1).exit_code == 0
         assert (load("model")[0].heads, load("model")[0].context) == (heads, "learned")
@@ -153,11 +152,9 @@ def test_options_and_a_recipe_of_a_system(here):
 
 def test_a_model_to_start_from_keeps_its_rank_or_fewer_heads(here):
     assert run("a.txt", "-o", "first").exit_code == 0
-    arguments = ["a.txt", "--teacher", "teacher", "--from", "first", "-o", "model", "--overwrite"]
-    arguments += ["--epochs", "1", "--batch-size", "16", "--held-out", "16"]
+    line = "a.txt --teacher teacher --from first -o model --overwrite --epochs 1 --batch-size 16 --held-out 16"
     for given, rank in (([], 2), (["--rank", "1"], 1)):
-        result = COMMAND.run(*arguments, *given)
-        assert result.exit_code == 0, result.output
+        COMMAND.succeeds(*line.split(), *given)
         assert load("model")[0].rank == rank
     message = "rank must be at most that of the model to start from, 2, got 3; leave it out"
     assert fails("a.txt", "--from", "first", "--overwrite", rank=3) == message
@@ -197,8 +194,7 @@ def test_the_recipes_in_the_repository(here, recipe, monkeypatch):
         arguments += ["--from", "first", "--learning-rate", "0.005"]
         arguments += ["--second-teacher", "teacher"] * ("second_texts" in recipe.read_text())
         arguments += ["--rank", "1"] * ("\nrank = " in recipe.read_text())
-    result = COMMAND.run(*arguments)
-    assert result.exit_code == 0, result.output
+    COMMAND.succeeds(*arguments)
     # The distance to the teacher may grow where a stage learns to find.
     losses = [step["loss"] for step in record()["losses"]]
     assert losses[-1] < losses[0]
@@ -206,8 +202,7 @@ def test_the_recipes_in_the_repository(here, recipe, monkeypatch):
 
 def with_recipe(*arguments: str, **changes):
     values = {"corpus": ["a.txt"], "teacher": "teacher", **SMALL, **changes}
-    lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None]
-    Path("r.toml").write_text("".join(lines))
+    file("r.toml", *(f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None))
     return COMMAND.run("-o", "model", "--overwrite", *arguments)
 
 
@@ -217,24 +212,21 @@ def test_the_command_line_goes_before_the_recipe():
         assert sentences_of(with_recipe(*arguments, seed=3, learning_rate=0.01)) == 80
         assert record()["options"].items() >= {"seed": 4, "epochs": 1, "learning_rate": 0.01}.items()
         assert list(record()["sources"][0]["files"]) == ["b.txt"]
-    Path("r.toml").write_text('teacher = "teacher"\n[[sources]]\nfiles = ["a.txt"]\n')
-    refused = COMMAND.run("-o", "model", "--recipe", "r.toml", "--sentences", "9")
+    recipe = file("r.toml", 'teacher = "teacher"', "[[sources]]", 'files = ["a.txt"]')
+    refused = COMMAND.run("-o", "model", "--recipe", recipe, "--sentences", "9")
     assert "--sentences needs --corpus" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_a_recipe_sets_no_place_of_the_command_and_its_values_are_checked_as_options():
+    for changes, message in (
         ({"output": "x"}, "unknown option of r.toml 'output': "),
         ({"epochs": 1.5}, "Invalid value for '--epochs': '1.5' is not a valid integer range."),
         ({"learning_rate": "nan"}, "learning_rate must be a finite number, above 0, got nan"),
         ({"corpus": None}, "Missing option '--corpus'."),
-    ],
-)
-def test_a_recipe_sets_no_place_of_the_command_and_its_values_are_checked_as_options(changes, message):
-    result = with_recipe("--recipe", "r.toml", **changes)
-    assert result.exit_code != 0
-    assert f"Error: {message}" in result.stderr
+    ):
+        result = with_recipe("--recipe", "r.toml", **changes)
+        assert result.exit_code != 0
+        assert f"Error: {message}" in result.stderr
 
 
 def test_the_help_has_sections():
