@@ -19,13 +19,13 @@ from tests.size import LAYERS
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 
 
-def modules() -> Iterator[tuple[str, str, Path]]:
-    """The layer, dotted name and path of each module; glob follows no link, so the two linked folders come apart."""
+def modules() -> Iterator[tuple[str, str, str]]:
+    """The layer, dotted name and source of each module; glob follows no link, so the two linked folders come apart."""
     for folder in (PACKAGE, PACKAGE / "cli", PACKAGE / "eval"):
         for path in folder.rglob("*.py"):
             parts = path.relative_to(PACKAGE).with_suffix("").parts
             if parts != ("__init__",):
-                yield parts[0], ".".join(("ctx_embed", *parts)), path
+                yield parts[0], ".".join(("ctx_embed", *parts)), path.read_text(encoding="utf-8")
 
 
 def imported(source: str, typing: bool = True) -> Iterator[str]:
@@ -46,16 +46,16 @@ def test_imports_run_one_way():
     assert {layer for layer, _, _ in modules()} == set(LAYERS)
     wrong = [
         f"{name} imports {found}"
-        for layer, name, path in modules()
-        for found in imported(path.read_text(encoding="utf-8"))
+        for layer, name, source in modules()
+        for found in imported(source)
         # The package's own public names, as __version__, stand above nothing.
         if found.startswith("ctx_embed.") and found.split(".")[1] in LAYERS[LAYERS.index(layer) + 1 :]
     ]
     assert wrong == []
 
 
-def circles(sources: dict[str, str]) -> list[str]:
-    """The files that import themselves through others."""
+def test_no_file_imports_itself_through_others():
+    sources = {name.removesuffix(".__init__"): source for _, name, source in modules()}
     reached = {}
     for name, source in sources.items():
         found = imported(source, typing=False)
@@ -64,12 +64,7 @@ def circles(sources: dict[str, str]) -> list[str]:
         for others in reached.values():
             if middle in others:
                 others |= reached[middle]
-    return sorted(name for name, others in reached.items() if name in others)
-
-
-def test_no_file_imports_itself_through_others():
-    sources = {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for _, name, path in modules()}
-    assert circles(sources) == []
+    assert [name for name, others in reached.items() if name in others] == []
 
 
 SLOW = {"torch", "sentence_transformers", "transformers", "sklearn", "scipy", "faiss", "numpy", "datasets"}
@@ -166,7 +161,6 @@ def test_no_torch(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     for command, (code, modules) in zip(SEARCHES, loaded_after(*SEARCHES, cwd=tmp_path, env=environment), strict=True):
         assert code == "0", command
-        assert "ctx_embed" in modules
         assert not modules & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC), command
 
 
@@ -187,6 +181,10 @@ for code in sys.argv[1:]:
     except Exception as error:
         print(type(error).__name__, error)
 """
+
+
+def calling(*arguments: str) -> str:
+    return f"from ctx_embed.cli.main import main; main({arguments!r}, standalone_mode=False)"
 
 
 def in_light(folder, *codes: str, added: tuple[str, ...] = ()) -> list[str]:
@@ -220,33 +218,31 @@ def test_what_is_missing_is_one_line_in_python_too(tmp_path):
 
 def test_a_search_with_a_typo_needs_no_more(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"The committee discussed the environment {n}.\n" for n in range(40)))
-    commands = ("build a.txt a.index", "query a.index enviroment --mode hybrid -k 1")
-    arguments = "; ".join(f"main({['index', *each.split()]!r}, standalone_mode=False)" for each in commands)
-    assert "environment" in in_light(tmp_path, f"from ctx_embed.cli.main import main; {arguments}")[-1]
+    commands = ("index build a.txt a.index", "index query a.index enviroment --mode hybrid -k 1")
+    assert "environment" in in_light(tmp_path, *(calling(*command.split()) for command in commands))[-1]
+
+
+LABELLED = "good\tgreat food\ngood\tlovely staff\nbad\tcold soup\nbad\trude waiter\n" * 5
+LENGTHS = "class Length:\n    def encode(self, texts):\n        return [[len(text), 1.0] for text in texts]\n"
 
 
 def test_training_a_classifier_needs_scikit_learn_alone_and_prediction_not_even_faiss(tmp_path):
-    (tmp_path / "a.tsv").write_text("good\tgreat food\ngood\tlovely staff\nbad\tcold soup\nbad\trude waiter\n" * 5)
+    (tmp_path / "a.tsv").write_text(LABELLED)
     (tmp_path / "new.txt").write_text("great staff\n")
-    code = "from ctx_embed.cli.main import main; main({!r}, standalone_mode=False)"
-    in_light(tmp_path, code.format(["train", "a.tsv", "-o", "c"]), added=("sklearn", "scipy"))
-    said, loaded = in_light(
-        tmp_path, code.format(["predict", "c", "new.txt"]), "import sys; print('faiss' in sys.modules)"
-    )
+    in_light(tmp_path, calling("train", "a.tsv", "-o", "c"), added=("sklearn", "scipy"))
+    is_loaded = "import sys; print('faiss' in sys.modules)"
+    said, loaded = in_light(tmp_path, calling("predict", "c", "new.txt"), is_loaded)
     assert (said[:5], loaded) == ("good\t", "False")
 
 
 def test_an_evaluation_needs_scikit_learn_alone(tmp_path):
-    Path(tmp_path / "a.tsv").write_text("good\tgreat food\ngood\tlovely staff\nbad\tcold soup\nbad\trude waiter\n" * 5)
-    (tmp_path / "own.py").write_text(
-        "class Length:\n    def encode(self, texts):\n        return [[len(text), 1.0] for text in texts]\n"
-    )
-    arguments = ["eval", "run", "--task", "a.tsv", "--protocol", "quick", "--no-cost"]
-    for encoder in ("default", "tfidf", "default+words", "own:Length"):
-        arguments += ["--encoder", encoder]
-    code = f"from ctx_embed.cli.main import main; main({arguments!r}, standalone_mode=False)"
+    (tmp_path / "a.tsv").write_text(LABELLED)
+    (tmp_path / "own.py").write_text(LENGTHS)
+    encoders = ["default", "tfidf", "default+words", "own:Length"]
+    flags = [f"--encoder={name}" for name in encoders]
+    code = calling("eval", "run", "--task", "a.tsv", "--protocol", "quick", "--no-cost", *flags)
     lines = in_light(tmp_path, code, added=("sklearn", "scipy"))
     scores = {found[1]: float(found[2]) for line in lines if (found := re.match(r"(\S+) +([\d.]+)†? ± ", line))}
-    assert scores.keys() == {"default", "tfidf", "default+words", "own:Length"}
+    assert [*scores] == encoders
     assert min(score for name, score in scores.items() if name != "own:Length") == 100
     assert any("needs sklearn, which the light installation leaves out" in line for line in in_light(tmp_path, code))

@@ -20,8 +20,8 @@ run, fails = COMMAND.run, COMMAND.fails
 
 def test_text_in_order_with_a_model_of_ones_own(tiny_model, tiny_model_path, sentences):
     texts = [*sentences, "lone \ud800 surrogate", "NUL \x00 byte"]
-    lines = "".join(json.dumps({"body": text}) + "\n" for text in texts).encode()
-    Path("texts.jsonl.gz").write_bytes(gzip.compress(lines))
+    lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
+    Path("texts.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     arguments = ("texts.jsonl.gz", "-o", "o.npy", "--field", "body", "--model", tiny_model_path, "--batch-size", 3)
     assert COMMAND.succeeds(*arguments) == "10 embeddings of dimension 16 in o.npy\n"
     embeddings = np.load("o.npy")
@@ -40,13 +40,11 @@ def test_the_suffix_names_the_format_and_what_was_encoded_can_be_indexed(tiny_mo
     for name in ("a.jsonl", "a.CSV", "a.parquet", "-"):
         printed = COMMAND.succeeds("news.csv", "--field", "headline", "-o", name)
     assert printed == Path("a.jsonl").read_text()
-    table = parquet.read_table("a.parquet")
+    of_parquet = parquet.read_table("a.parquet").to_pylist()
     with open("a.CSV", newline="") as file:
         of_csv = list(csv.DictReader(file))
-    for rows in ([json.loads(line) for line in printed.splitlines()], table.to_pylist(), of_csv):
-        metadata = [
-            json.loads(row["metadata"]) if isinstance(row["metadata"], str) else row["metadata"] for row in rows
-        ]
+    for rows in ([*map(json.loads, printed.splitlines())], of_parquet, of_csv):
+        metadata = [found if isinstance(found := row["metadata"], dict) else json.loads(found) for row in rows]
         assert metadata == [{"year": 2003}, {"year": 2004}]
         assert [(int(row["id"]), row["text"]) for row in rows] == [(7, "oil, again"), (8, "")]
         # To the bit: 9 digits decide a float32.
@@ -63,31 +61,29 @@ def test_the_suffix_names_the_format_and_what_was_encoded_can_be_indexed(tiny_mo
 def test_mistakes_leave_no_file():
     Path("news.csv").write_text(NEWS)
     Path("folder.npy").mkdir()
-    formats = "its name must end in .npy, .csv, .jsonl, .parquet, or be - (standard output)"
-    for source, output, message in (
-        ("nowhere", "out.npy.gz", f"cannot write out.npy.gz: {formats}"),
-        ("-", "out.npy", "standard input: no texts to embed"),
+    for line, message in (
+        ("nowhere -o out.npy.gz", "cannot write out.npy.gz: its name must end in .npy, .csv, .jsonl, .parquet, or be"),
+        ("- -o out.npy", "standard input: no texts to embed"),
         # The output is looked at first: the input does not matter then.
-        ("nowhere", "folder.npy", "cannot write folder.npy: the output must be a file, got a folder"),
-        ("news.csv", "news.csv", "news.csv: already exists; replace it with --overwrite, or choose another name"),
+        ("nowhere -o folder.npy", "cannot write folder.npy: the output must be a file, got a folder"),
+        ("news.csv -o news.csv", "news.csv: already exists; replace it with --overwrite, or choose another name"),
+        ("news.csv -o news.csv --overwrite", "cannot write news.csv: it is the input; choose another name"),
     ):
-        assert fails(source, "-o", output, input=" \n\n") == message
-    said = fails("news.csv", "--field", "headline", "-o", "news.csv", "--overwrite")
-    assert said == "cannot write news.csv: it is the input; choose another name"
+        assert fails(*line.split(), "--field", "headline", input=" \n\n").startswith(message)
     assert Path("news.csv").read_text() == NEWS
-    for arguments, message in (
-        (("-o", "o.npy", "--to", "t"), "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
-        (("-o", "o.npy", "--workers", 2), "--workers needs --to TARGET."),
-        (("more", "-o", "o.npy"), "-o takes one INPUT; use --to TARGET for several."),
-        (("--to", "t", "--batch-size", 3), "--batch-size is for -o; --to has batches of its own."),
+    for line, message in (
+        ("-o o.npy --to t", "give either -o OUT (one file) or --to TARGET"),
+        ("-o o.npy --workers 2", "--workers needs --to TARGET."),
+        ("more -o o.npy", "-o takes one INPUT; use --to TARGET for several."),
+        ("--to t --batch-size 3", "--batch-size is for -o; --to has batches of its own."),
     ):
-        assert COMMAND.fails("texts.txt", *arguments, code=2) == message
+        assert fails("texts.txt", *line.split(), code=2).startswith(message)
 
 
 def test_several_inputs_into_a_directory():
     Path("news.jsonl").write_text('{"title": "oil, again", "key": "a"}\n{"title": "wages", "key": "b"}\n{"key": 1}\n')
     Path("more.jsonl").write_text('{"title": "oil", "key": "c"}\n')
-    arguments = ("news.jsonl", "more.jsonl", "--to", "out", "--field", "title", "--id-field", "key", "--workers", 1)
+    arguments = ["news.jsonl", "more.jsonl", "--to", "out", "--field", "title", "--id-field", "key", "--workers", "1"]
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (0, "3 rows encoded: 3 embeddings of dimension 16 in out\n")
     assert result.stderr.splitlines()[-2:] == [

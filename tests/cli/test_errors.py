@@ -21,7 +21,7 @@ from ctx_embed.cli.main import COMMANDS, MEANT, RESUME, errors_in_one_line, main
 from ctx_embed.errors import InputError, installation
 from ctx_embed.kernel import kernel_name
 from tests.conftest import SENTENCES
-from tests.helpers.cli import Command, file
+from tests.helpers.cli import Command, command_of, file
 
 run = Command("").run
 COMMAND = [sys.executable, "-m", "ctx_embed"]
@@ -260,8 +260,7 @@ def test_help_reads_well_and_one_thing_has_one_option_name():
 
 @pytest.mark.parametrize("name", ["train", "distill"])
 def test_help_leaves_options_of_the_architecture_to_their_page(name):
-    (each,) = (each for known, each in commands() if known == (name,))
-    hidden = {param.opts[-1] for param in each.params if getattr(param, "hidden", False)}
+    hidden = {param.opts[-1] for param in command_of([name]).params if getattr(param, "hidden", False)}
     assert {"--encoder", "--option", "--steps", "--rank", "--positions", "--scale", "--initial-context"} <= hidden
     assert not hidden & set(HELP[name].split())
     page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text(encoding="utf-8")
@@ -304,8 +303,7 @@ STRANGE = InputError("strange\nname \x1b[2J\x07\u202e: no such file")
     ],
 )
 def test_what_goes_wrong_in_a_command_is_one_line_and_a_bug_keeps_its_traceback(monkeypatch, error, name, code, said):
-    (command,) = (each for names, each in commands() if " ".join(names) == name)
-    monkeypatch.setattr(command, "make_context", Mock(side_effect=error))
+    monkeypatch.setattr(command_of(name.split()), "make_context", Mock(side_effect=error))
     result = run(*name.split())
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said and f"{said}\n")
     assert (result.exception is error) == isinstance(error, ZeroDivisionError)

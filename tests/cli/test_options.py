@@ -10,9 +10,8 @@ import click
 import pytest
 
 from ctx_embed import SearchIndex, TextClassifier
-from ctx_embed.cli.main import main
 from ctx_embed.errors import InputError
-from tests.helpers.cli import Command, file
+from tests.helpers.cli import Command, command_of, file
 
 INDEX = "index.search_index:SearchIndex"
 # What a command calls, the last of which ends it; its arguments; and options that change only what it prints or writes.
@@ -46,13 +45,6 @@ CALLS = {
     "vocab": ("training.vocabulary:learn_vocabulary", "a.txt -o new.json", "output text_field encoding"),
 }
 OF_OUTPUT = {"as_json", "as_jsonl", "as_csv", "quiet", "verbose", "overwrite"}
-
-
-def command_of(name: str) -> click.Command:
-    command: Any = main
-    for part in name.split():
-        command = command.get_command(None, part)
-    return command
 
 
 def given(option: click.Option) -> tuple[list[str], object]:
@@ -114,7 +106,7 @@ def test_each_option_reaches_the_function_that_a_command_calls(default_model, mo
     TextClassifier().fit(["a cat", "a dog"] * 4, ["x", "y"] * 4).save("model")
     targets, words, left_out = (part.split() for part in CALLS[name])
     before = arguments_of(monkeypatch, targets, name, [], words)
-    for option in command_of(name).params:
+    for option in command_of(name.split()).params:
         is_known = option.name in {*OF_OUTPUT, *left_out} or {*option.opts} & {*words}
         if is_known or not isinstance(option, click.Option) or option.hidden:
             continue

@@ -61,7 +61,7 @@ def test_docstrings_of_a_library(tmp_path, monkeypatch):
         "_private": "'Private.'",
         "one": "'Module one.'\nraise SystemExit('never run')\ndef f(): 'Function f.'",
         "two": "def g():\n  'Function g.'\n  def h(): 'Not seen.'",
-        "pack/__init__": "'Package.'\nclass C:\n 'Class C.'\n async def m(self): 'Method m.'\n def _p(self): 'Private.'",
+        "pack/__init__": "'Package.'\nclass C:\n 'Class C.'\n async def m(self): 'Method m.'\n def _p(self): 'Own.'",
         "pack/copy": "def again(): 'Function f.'\ndef none(): pass",
         "pack/tests/test_x": "'A test.'",
         "site-packages/other": "'Not of the standard library.'",

@@ -51,21 +51,10 @@ COMMANDS = [
     *[f"index {rest}" for rest in ("query b.index ferry", "sync b.index", "build table.csv c.index", "info {odd}")],
     *[f"grep ferry notes {form}" for form in ("", "--json", "-l", "-C 1")],
     *[f"predict classifier rows.jsonl {form}" for form in ("", "--json", "--jsonl", "--evaluate", "--field {odd}")],
-    *[
-        "encode lines.txt",
-        "encode table.csv -o {odd}.jsonl",
-        "encode rows.jsonl --field {odd}",
-        "dedupe lines.txt -o -",
-    ],
-    *["dedupe table.csv -o -", "explain --input lines.txt", "explain --input lines.txt --json", "index {odd}", "{odd}"],
-    *[
-        "grep --{odd}",
-        "serve {}{odd}",
-        "train {odd}",
-        "mcp {odd}",
-        "systems --{odd}",
-        "encode rows.jsonl --model {odd}",
-    ],
+    *[f"encode {rest}" for rest in ("lines.txt", "table.csv -o {odd}.jsonl", "rows.jsonl --field {odd}")],
+    *[f"dedupe {name} -o -" for name in ("lines.txt", "table.csv")],
+    *["explain --input lines.txt", "explain --input lines.txt --json", "encode rows.jsonl --model {odd}"],
+    *["{odd}", "index {odd}", "serve {}{odd}", "train {odd}", "mcp {odd}", "grep --{odd}", "systems --{odd}"],
 ]
 
 

@@ -46,18 +46,13 @@ def in_a_terminal(*arguments: str) -> tuple[int, str]:
 OTHER_COMMAND = re.compile(r"`[^`]*`|ctx-embed .*|No such option.*")
 
 
-def options_named(said: str) -> set[str]:
-    """Return the long options that messages name as those of the command at hand."""
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OTHER_COMMAND.sub("", said)))
-
-
-def options_of(words: list[str]) -> set[str]:
-    """Return the long options of the command that words begin with."""
+def command_of(words: list[str]) -> click.Command:
+    """Return the command that words begin with."""
     command: click.Command = main
     for word in words:
         if isinstance(command, click.Group):
             command = command.get_command(click.Context(command), word) or command
-    return {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    return command
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,9 @@ class Command:
         """Return the result, whatever it is; options that it speaks of are its own."""
         words = [*self.name.split(), *map(str, arguments)]
         result = CliRunner().invoke(main, words, **options)
-        assert options_named(result.stderr) <= options_of(words), result.stderr
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OTHER_COMMAND.sub("", result.stderr)))
+        known = {name for option in command_of(words).params for name in (*option.opts, *option.secondary_opts)}
+        assert named <= known | {"--help"}, result.stderr
         return result
 
     def succeeds(self, *arguments: object, **options) -> str:
