@@ -29,21 +29,18 @@ def tree(here) -> Path:
     return here
 
 
-def test_a_hit_is_printed_as_grep_prints_it():
-    found = subprocess.run([*COMMAND, QUESTION, "."], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert (found.stdout, found.stderr, found.returncode) == (HIT, "", 0)
-    assert run("-rniHI", QUESTION, ".").stdout == HIT
-
-
-def test_without_a_path_the_current_folder_or_a_pipe_is_searched():
-    command = shlex.join([*COMMAND, "passwords"])
+def test_a_hit_is_printed_as_grep_prints_it_and_without_a_path_the_current_folder_or_a_pipe_is_searched():
+    command = shlex.join([*COMMAND, QUESTION])
     for script, place in (
+        (f"{command} . < /dev/null", "security.md:5"),
         (f"{command} < /dev/null", "security.md:5"),
         (f'printf "one\\ntwo\\n{PASSWORDS}" | {command}', "(standard input):3"),
         (f'{command} <(printf "one\\n{PASSWORDS}\\n")', ":2"),
     ):
         found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
         assert found.stdout.endswith(f"{place}:{PASSWORDS}\n"), found
+        assert (found.stdout.count("\n"), found.stderr, found.returncode) == (1, "", 0)
+    assert run("-rniHI", QUESTION, ".").stdout == HIT
     assert run("passwords", "-", "baking.txt", input=PASSWORDS).stdout == f"(standard input):1:{PASSWORDS}\n"
 
 

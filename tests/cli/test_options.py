@@ -2,9 +2,8 @@
 
 import inspect
 import json
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
 
 import click
 import pytest
@@ -83,12 +82,8 @@ def arguments_of(monkeypatch, targets: list[str], name: str, more: list[str], wo
 
     with monkeypatch.context() as patch:
         for target in targets:
-            module, _, path = target.partition(":")
-            home: Any = import_module(f"ctx_embed.{module}")
-            *classes, last = path.split(".")
-            for each in classes:
-                home = getattr(home, each)
-            patch.setattr(home, last, recorder(getattr(home, last), target == targets[-1]))
+            function = resolve_name(f"ctx_embed.{target}")
+            patch.setattr(f"ctx_embed.{target.replace(':', '.')}", recorder(function, target == targets[-1]))
         result = Command(name, only_error=False).run(*more, *words)
     assert found, (more, result.stderr)
     return found

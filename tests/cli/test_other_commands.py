@@ -114,12 +114,12 @@ def test_files_and_the_terminal(default_model):
 
 
 def test_what_a_query_finds_in_a_passage(default_model, tiny_model):
-    texts = "the cat", "a dog on the mat"
-    found = nearest(tiny_model, *texts)
-    assert json.loads(EXPLAIN.succeeds(texts[0], "--passage", texts[1], "--json")) == list(map(vars, found))
-    shown = EXPLAIN.succeeds(texts[0], "--passage", texts[1]).splitlines()
-    assert [(line.split()[0], line.split()[-1]) for line in shown] == [(each.token, each.found) for each in found]
-    assert EXPLAIN.fails("a", "b", "--passage", "c", code=2).startswith("--passage needs one TEXT")
+    given = "the cat", "--passage", "a dog on the mat"
+    found = nearest(tiny_model, given[0], given[2])
+    assert json.loads(EXPLAIN.succeeds(*given, "--json")) == list(map(vars, found))
+    shown = [line.split() for line in EXPLAIN.succeeds(*given).splitlines()]
+    assert [(words[0], words[-1]) for words in shown] == [(each.token, each.found) for each in found]
+    assert EXPLAIN.fails("b", *given, code=2).startswith("--passage needs one TEXT")
 
 
 @pytest.mark.filterwarnings("ignore:dan is not trained")

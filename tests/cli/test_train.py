@@ -125,15 +125,12 @@ def test_from_scratch_is_the_papers_protocol(train_file):
     (config,) = (module for module in options["modules"] if module["module"] == "Contextualizer")
     expected = {"steps": 5, "rank": 260, "positions": "absolute", "scale": "sum", "initial_context": "ones"}
     assert config.items() >= expected.items()
-    message = "an encoder named 'mean' is trained from scratch; leave out the model to start from"
-    assert error(train, train_file, "new", encoder="mean", start="default") == message
-    assert error(train, train_file, "new", strat="default").startswith("unknown option 'strat': did you mean 'start'?")
-
-
-def test_options_of_a_system(train_file):
     sizes = ["--dimension", "8", "--epochs", "1", "--vocabulary-size", "120"]
     succeeds(train_file, "-o", "model", *sizes, "--encoder", "lama", "--option", "heads=3")
     assert (load("model")[0].heads, record()["options"]["from"]) == (3, None)
+    message = "an encoder named 'mean' is trained from scratch; leave out the model to start from"
+    assert error(train, train_file, "new", encoder="mean", start="default") == message
+    assert error(train, train_file, "new", strat="default").startswith("unknown option 'strat': did you mean 'start'?")
 
 
 def test_cross_validation(train_file, tiny_model_path):
@@ -146,14 +143,12 @@ def test_cross_validation(train_file, tiny_model_path):
     texts, labels = zip(*(row.split("\t")[::-1] for row in Path(train_file).read_text().splitlines()), strict=True)
     folds = Labelled(labels, texts).folds(4, 3)
     assert sorted(row for fold in folds for row in fold) == list(range(45))
-    of_text = {}
-    for number, fold in enumerate(folds):
-        assert all(of_text.setdefault(texts[row], number) == number for row in fold)
-        assert 3 <= sum(labels[row] == "neg" for row in fold) <= 8
     # Each text is predicted by a classifier of the other folds.
     predicted = np.empty(45, object)
     for fold in folds:
         others = sorted(set(range(45)) - set(fold))
+        assert not {texts[row] for row in fold} & {texts[row] for row in others}
+        assert 3 <= sum(labels[row] == "neg" for row in fold) <= 8
         made = TextClassifier().fit([texts[row] for row in others], [labels[row] for row in others])
         predicted[fold] = made.predict([texts[row] for row in fold])
     assert found["accuracy"] == np.mean(predicted == np.array(labels))
@@ -183,9 +178,8 @@ def test_rows_without_a_label(here):
 
 
 def test_a_trained_table_may_be_stored_whole(train_file, tiny_model_path):
-    arguments = [train_file, "--epochs", "1", "--runs", "1", "--from", tiny_model_path]
     for store in ("int8", "float32"):
-        COMMAND.succeeds(*arguments, "-o", store, "--store", store)
+        succeeds(train_file, "--epochs", "1", "--runs", "1", "--from", tiny_model_path, "-o", store, "--store", store)
         assert str(load_file(f"{store}/model.safetensors")["embedding.weight"].dtype) == store
 
 
