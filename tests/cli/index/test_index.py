@@ -142,16 +142,12 @@ def test_get_and_delete(index, sentences):
         assert run("get", index, "--where", "m < 3").output == "no documents\n"
 
 
-def test_ids_that_are_numbers():
-    ids = (-5, "-6", "007", 7, "8", 2**63 - 1)
+def test_ids_and_values_of_fields_print_as_they_were_typed():
+    ids = (-5, "-6", "007", 7, "8", 2**63 - 1, "a")
     path = built(*({"id": identifier, "text": "a"} for identifier in ids))
     assert tuple(json.loads(line)["id"] for line in succeeds("get", path, "--", *ids).splitlines()) == ids
     said = f"2 of 3 documents deleted from {path} (no document has the id '9')\n"
     assert succeeds("delete", path, "--", "-5", "8", "9") == said
-
-
-def test_values_of_fields_print_as_they_were_typed():
-    path = built({"id": "a", "text": "a"})
     texts = ["", " 5", "1.10", "007", "1e3", "+5", "0x1", "True", "None", "NaN"]
     texts += ["-Infinity", "-0", "1_0", "1,5", "٣", "[1"]
     numbers = ["5", "-5", "0", "1.5", "-0.25", "1e-07", "100000000000000000"]
@@ -173,7 +169,7 @@ def test_values_of_fields_print_as_they_were_typed():
     stored = json.loads(succeeds("get", path, "a"))["metadata"]
     assert (stored["x"], stored["y"]) == ('["1", 1.10, {"y": 007}]', ["1", "1.10", {"y": 7}])
     assert (stored["z"], stored["n"], "0" in stored) == ("5", "A=x", False)
-    assert fails("set", path, "7", "-m", "n=5") == "no document has the id '7'"
+    assert fails("set", path, "9", "-m", "n=5") == "no document has the id '9'"
 
 
 def test_a_query_without_hits_says_why(index):
@@ -234,15 +230,12 @@ def test_usage_mistakes():
         assert message in fails(*arguments.split(), code=2)
 
 
-def test_export(index):
+def test_export_duplicates_and_topics(index):
     assert succeeds("export", index, "out") == "8 vectors of dimension 16 in out.npy, texts in out.jsonl\n"
     assert np.load("out.npy").shape == (8, 16)
     assert fails("export", index, "out").startswith("out.npy: already exists; replace it with --overwrite")
     succeeds("export", index, "out", "--overwrite")
     assert fails("export", index, ".").startswith("cannot write .: it is a folder; name the file or folder to write")
-
-
-def test_duplicates_and_topics(index):
     assert succeeds("duplicates", index, "--threshold", "-1", "-k", "2").count("\n") == 4
     assert len([*map(json.loads, succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines())]) == 28
     assert "no documents are" in run("duplicates", index, "--threshold", 1).stderr
@@ -250,7 +243,7 @@ def test_duplicates_and_topics(index):
     assert sum(topic["size"] for topic in topics) == 8
     assert succeeds("topics", index, "-k", "2", "-o", "topics.jsonl").count("\n") == 4
     rows = [json.loads(line) for line in Path("topics.jsonl").read_text().splitlines()]
-    assert (len({row["id"] for row in rows}), len({row["topic"] for row in rows})) == (8, 2)
+    assert [len({row[name] for row in rows}) for name in ("id", "topic")] == [8, 2]
 
 
 @pytest.fixture
