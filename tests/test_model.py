@@ -72,10 +72,9 @@ def test_a_cosine_is_that_of_the_pair_alone(embedder):
 def test_raw_embeddings_are_those_of_use_even_after_training(tokenizer):
     transformer = make_model(tokenizer)
     transformer.append(Dropout(0.5))
-    model = Model.of(transformer)
-    expected = model.raw(SENTENCES)
+    expected = Model.of(transformer).raw(SENTENCES)
     transformer.train()
-    assert np.array_equal(model.raw(SENTENCES), expected)
+    assert np.array_equal(Model.of(transformer).raw(SENTENCES), expected)
 
 
 def test_a_pickle_needs_no_folder(folder):
@@ -97,8 +96,9 @@ def test_anything_that_encodes_is_a_model_but_an_index_must_know_it_again(tmp_pa
     assert model.dimension == 2
     assert model.documents([]).shape == (0, 2)
     assert "must return 2 numbers for each text, got an array (1, 1)" in error(model.encode, ["x" * 60])
-    said = ": has no fingerprint; give the folder or name of a model, an Embedder or a SentenceTransformer"
-    assert error(SearchIndex.create, tmp_path / "index", other).endswith(said)
+    assert ": has no fingerprint; give the folder or name of a model" in error(
+        SearchIndex.create, tmp_path / "index", other
+    )
     assert not (tmp_path / "index").exists()
     assert error(Model.of, 3) == "a model must have a method encode(list of texts) -> array, got an int"
     assert error(Model.of, "default", "jax").startswith("unknown backend 'jax'")
@@ -106,9 +106,8 @@ def test_anything_that_encodes_is_a_model_but_an_index_must_know_it_again(tmp_pa
 
 def test_a_second_look_reads_the_beginning_of_a_passage_and_only_what_the_model_can_read(embedder):
     model, query = Model.of(embedder), "a telescope in the garden"
-    ends = ["", "a telescope in the garden"]
-    passages = [("the cat sat on the mat " * 1000)[:LATE_CHARACTERS] + end for end in ends]
-    texts = [*passages, "日本語 a", ends[1]]
+    beginning = ("the cat sat on the mat " * 1000)[:LATE_CHARACTERS]
+    texts = [beginning, beginning + query, "日本語 a", query]
     (vector,), vectors = model.queries([query]), model.documents(texts)
     vectors[0] = vectors[1]
     late = model.late(query, vector, texts, vectors)

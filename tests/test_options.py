@@ -12,22 +12,13 @@ from ctx_embed.index.build import Plan
 from ctx_embed.options import declared, types_of
 from ctx_embed.serving.settings import Settings
 from ctx_embed.training import options
-from ctx_embed.training.options import DistillationJob, Source, TrainingJob
 
 STEPS = {"at least": -1, "above": 0, "at most": 1, "below": 0}
+OF_INDEX = [following.FolderOptions, query.Options, Plan, Sources, Settings]
+OF_TRAINING = [options.ContextualizerOptions, options.SupervisedOptions, options.DistillationOptions]
 
 
-@pytest.mark.parametrize(
-    "of",
-    [
-        following.FolderOptions,
-        query.Options,
-        options.ContextualizerOptions,
-        options.SupervisedOptions,
-        options.DistillationOptions,
-        *(Plan, Sources, Settings, TrainingJob, DistillationJob, Source),
-    ],
-)
+@pytest.mark.parametrize("of", [*OF_INDEX, *OF_TRAINING, options.TrainingJob, options.DistillationJob, options.Source])
 def test_values_of_a_wrong_type_or_out_of_range_are_refused_by_name(of):
     needed = {known.name: None for known in fields(of) if known.default is known.default_factory is MISSING}
     tried = 0
