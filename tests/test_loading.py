@@ -166,13 +166,9 @@ def test_no_such_folder(tmp_path):
     for missing in (tmp_path / "missing", "./missing", "a/b/c"):
         assert error(missing) == f"{missing}: no such model folder"
     for name in ("no-such-model-anywhere", "nobody/nothing"):
-        assert error(name) == (
-            f"{name}: no such folder, and no model of that name could be downloaded from the hub "
-            "(LocalEntryNotFoundError); HF_HUB_OFFLINE is set, so nothing is downloaded"
-        )
-    assert error("sentence-transformers/all-MiniLM-L6-v2").endswith(
-        "; 'minilm' is the same model from the extra peers, without the hub"
-    )
+        said = rf"{name}: no such folder, and no model .* \(LocalEntryNotFoundError\); HF_HUB_OFFLINE is set, so .*"
+        assert re.fullmatch(said, error(name))
+    assert "; 'minilm' is the same model from the extra peers" in error("sentence-transformers/all-MiniLM-L6-v2")
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file"):
         assert error(path) == f"{path}: not a SentenceTransformer model folder (no modules.json)"
@@ -286,7 +282,7 @@ def test_transformers_does_not_report_on_weights(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_fits_into_the_package_and_says_how_it_was_made(shipped_model):
+def test_the_default_fits_into_the_package_says_how_it_was_made_and_reads_phrases(shipped_model):
     files = [path for path in DEFAULT_MODEL.rglob("*") if path.is_file()]
     assert sum(file.stat().st_size for file in files) <= 40e6
     assert not [file for file in files if file.suffix == ".bin"]

@@ -101,9 +101,7 @@ def test_missing_memory_is_one_line(empty):
 def test_a_warning_is_one_line_without_code(texts):
     file("notes.txt", "Rain fell all night.", "日本語")
     built = shell("CTX index build notes.txt notes.index").stderr
-    assert re.fullmatch(
-        r"Warning: 1 of 2 texts have too few words .* \('日本語'\): they are embedded as zeros, .*\n", built
-    )
+    assert re.fullmatch(r"Warning: 1 of 2 texts have too few .* \('日本語'\): they are embedded as zeros, .*\n", built)
     warning, reason = shell("CTX index query notes.index 日本語 --mode dense").stderr.splitlines()
     assert re.match(r"Warning: the text '日本語' has too few words .*: it is embedded as zeros, ", warning)
     assert reason == "no hits: nothing is like the query"

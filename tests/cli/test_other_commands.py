@@ -237,9 +237,8 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
     result = evaluated("--task", "MR", "--task", reviews, "--data", tmp_path)
     assert result.exit_code == 1
     assert "100.0 ± 0.0" in result.stdout
-    missing = (
-        f"MR: {tmp_path / 'senteval' / 'MR.tsv'} is missing; name a folder that holds it with --data or CTX_EMBED_DATA"
-    )
+    place = tmp_path / "senteval" / "MR.tsv"
+    missing = f"MR: {place} is missing; name a folder that holds it with --data or CTX_EMBED_DATA"
     # A slow machine adds lines of progress.
     first, *_, last = result.stderr.splitlines()
     assert (first, last) == (missing, "Error: 1 of 2 scores are missing; see the lines above")
