@@ -62,15 +62,13 @@ def test_a_vector_finds_what_its_text_finds_without_the_model(articles, cut):
     texts = ["a criminal attack", "a football match"]
     vectors = articles.embedder.queries(texts)
     expected = articles.search(texts, 5, mode="dense")
-    for query in (vectors, 3 * vectors, vectors.tolist(), list(vectors)):
-        found = articles.search(query, 5, mode="dense")
+    for query in (vectors, 3 * vectors, vectors.tolist(), list(vectors.astype(np.float64))):
+        found = articles.search(query, 5)
         assert [ids(hits) for hits in found] == [ids(hits) for hits in expected]
-    for query in (vectors[0], vectors[0].tolist(), vectors[0].astype(np.float64)):
-        found = articles.search(query, 5, mode="dense")
-        assert ids(found) == ids(expected[0])
-        assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected[0]], abs=1e-6)
+        assert articles.search(query[0], 5) == found[0]
+        assert [hit.score for hit in found[0]] == pytest.approx([hit.score for hit in expected[0]], abs=1e-6)
     with SearchIndex.open(cut.path) as other:
-        assert len(other.search(vectors[0], mode="dense")) == 8
+        assert len(other.search(vectors[0])) == 8
         assert other._embedder is None
 
 
@@ -90,12 +88,8 @@ def test_similar_documents_leave_the_document_out_and_excluded_examples_push_awa
     query, avoided = articles.embedder.queries(["an injured athlete", text])
     moved = query - searching.EXCLUDED_WEIGHT * avoided
     hits = articles.search("an injured athlete", 24, exclude=text, mode="dense")
-    assert hits == articles.search("an injured athlete", 24, exclude=[text], mode="dense")
-    for hit in hits:
-        vector = articles.embedder.documents([hit.text])[0]
-        assert hit.score == pytest.approx(float(vector @ moved / np.linalg.norm(moved)), abs=1e-5)
-    place = ids(articles.search("an injured athlete", 24, mode="dense")).index("a13")
-    assert ids(hits).index("a13") > place
+    vectors = articles.embedder.documents([hit.text for hit in hits])
+    assert [hit.score for hit in hits] == pytest.approx(vectors @ moved / np.linalg.norm(moved), abs=1e-5)
     by_id = articles.search("an injured athlete", 24, exclude="a13", mode="dense")
     assert ids(by_id) == [name for name in ids(hits) if name != "a13"]
     assert len(articles.search("an injured athlete", 24, exclude=["a13", "computers"], mode="hybrid")) == 23
@@ -108,15 +102,13 @@ def test_several_queries_become_one_ranking(articles):
     by_vectors = articles.search(articles.embedder.queries(queries), 6, fuse=True, mode="dense")
     assert by_vectors == [replace(hit, relevance=None) for hit in hits]
     lists = articles.search(queries, 24, mode="dense")
-    sums, best = {}, {}
+    sums, best = Counter(), {}
     for found in lists:
         for rank, hit in enumerate(found, 1):
-            sums[hit.id] = sums.get(hit.id, 0) + 1 / (60 + rank)
+            sums[hit.id] += 1 / (60 + rank)
             best[hit.id] = max(best.get(hit.id, -1), hit.score)
-    assert ids(hits) == sorted(sums, key=lambda name: -sums[name])[:6]
-    for hit in hits:
-        assert hit.fused == pytest.approx(sums[hit.id])
-        assert hit.score == best[hit.id]
+    expected = [(name, pytest.approx(fused), best[name]) for name, fused in sums.most_common(6)]
+    assert [(hit.id, hit.fused, hit.score) for hit in hits] == expected
     assert articles.search("a criminal attack", 3, fuse=True, mode="dense")[0].id == "a23"
 
 
@@ -136,37 +128,20 @@ def test_rankings_are_fused_and_made_various_by_hand():
     assert maximal_marginal_relevance(np.empty(0), np.empty((0, 2), np.float32), 3, 0.5) == []
 
 
-def test_mmr_avoids_repetition(tmp_path):
-    texts = ["The striker scored two goals.", "The striker scored two goals!", "the striker scored two goals"]
-    query = "the striker and the goalkeeper of a football match scored"
-    with SearchIndex.create(tmp_path / "index") as index:
-        index.add([*texts, "The goalkeeper saved a penalty.", "Bread is made from rye."])
-        search = partial(index.search, mode="dense")
-        assert set(ids(search(query, 3))) == {0, 1, 2}
-        assert ids(search(query, 2, mmr=0.6))[1] == 3
-        assert search(query, 5, mmr=1.0) == search(query, 5)
-        assert search("goals", 2, mmr=0.6, offset=1) == search("goals", 3, mmr=0.6)[1:]
-
-
 def test_groups_have_their_best_passage_and_hits_the_text_around_them(cut):
     query = "interest on money"
     plain = cut.search(query, 8, mode="dense")
     assert len(plain) == 8
     groups = cut.search(query, 8, group="id", mode="dense")
-    assert sorted(ids(groups)) == ["lending", "rates", "river"]
-    for hit in groups:
-        assert hit == next(other for other in plain if other.id == hit.id)
+    assert groups == [plain[ids(plain).index(name)] for name in dict.fromkeys(ids(plain))]
     by_source = cut.search(query, 8, group="source", mode="dense")
     assert [hit.metadata["source"] for hit in by_source] == ["a", "b"]
     assert sorted(ids(cut.search(query, 8, group="note", mode="dense"))) == ["lending", "rates", "river"]
     assert cut.search(query, 1, group="id", offset=1, mode="dense") == groups[1:2]
     assert len(cut.search("interest", 8, group="id", mode="hybrid")) == 3
-    for query, text, context in (
-        ("fish", "Fish swam in the clear water.", TEXTS[1]),
-        ("the angler", "The angler waited.", "Fish swam in the clear water. The angler waited."),
-    ):
-        (hit,) = cut.search(query, 1, context=1)
-        assert (hit.text, hit.context) == (text, context)
+    (hit,) = cut.search("the angler", 1, context=1)
+    assert (hit.text, hit.context) == ("The angler waited.", "Fish swam in the clear water. The angler waited.")
+    assert cut.search("fish", 1, context=1)[0].context == TEXTS[1]
     assert cut.search("fish", 1)[0].context is None
 
 
@@ -180,15 +155,13 @@ def test_groups_are_found_below_many_passages_of_one_document(index, monkeypatch
 
 def test_phrases_must_occur(articles, cut, monkeypatch):
     assert ids(articles.search('"asked for a ransom" football', mode="words")) == ["a23"]
-    assert ids(articles.search("\u201casked for a ransom\u201d football", mode="words")) == ["a23"]
-    assert "a23" in ids(articles.search("asked for a ransom football", mode="words"))
     assert len(articles.search("asked for a ransom prices", mode="words")) > 1
     # A phrase or a word that no passage has is mere words.
     for quoted in ('"ransom a for" football', '"zebra" ransom'):
         plain = quoted.replace('"', "")
         assert ids(articles.search(quoted, mode="words")) == ids(articles.search(plain, mode="words")) != []
-    assert ids(articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[0]) == ["a23"]
-    assert len(articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[1]) == 5
+    phrase, plain = articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")
+    assert (ids(phrase), len(plain)) == (["a23"], 5)
     assert len(articles.search('"ransom a for"', 5, mode="hybrid")) == 5
     assert ids(articles.search('"asked for" "a ransom"', mode="hybrid", where="year = 2021")) == ["a23"]
     assert ids(articles.search('"asked for" "a ransom"', mode="hybrid", where="year = 2022")) == []
@@ -204,8 +177,7 @@ def test_phrases_must_occur(articles, cut, monkeypatch):
     assert cut.search(like="river", mode="words") == cut.search(like=["river"], mode="words")
     # Common words beside a phrase may be missing in a large index.
     monkeypatch.setattr("ctx_embed.index.words.LARGE", 3)
-    folder = IndexFolder(articles.path)
-    with closing(folder):
+    with closing(IndexFolder(articles.path)) as folder:
         (row,) = folder.read(lambda view: Bm25(view).best('"asked for a ransom" zebra', 10, None))
     assert ids(articles.search('"asked for a ransom" zebra', mode="words")) == [articles.ids()[row]] == ["a23"]
 
@@ -248,39 +220,30 @@ def test_function_words_in_capitals_count(tmp_path, mode, monkeypatch):
 
 
 def test_what_cannot_be_searched_for_is_one_line(articles):
-    dimension = articles.describe()["dimension"]
     for arguments, message in (
-        ({"k": 0}, "k must be at least 1, got 0"),
-        ({"k": "3"}, "k must be a whole number, at least 1, got '3'"),
-        ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
         ({"modes": "dense"}, "unknown option 'modes': did you mean 'mode'"),
-        ({"threshold": float("nan")}, "threshold must be a finite number, at least -1 and at most 1, got nan"),
-        ({"highlight": "yes"}, "highlight must be True or False, got 'yes'"),
         ({"query": None, "like": "a23", "min_relevance": 0.9}, "min_relevance needs queries that are texts; use"),
         ({"group": "nosuch"}, "group: no document has the field 'nosuch'; known are id, section, year"),
         ({"query": 5}, "the query must be a text, a vector or a list of texts or vectors, got an int"),
         ({"query": ["a", 5]}, "query 2 must be a string, got an int"),
-        ({"context": True}, "context must be a whole number, at least 0, got True"),
         ({"group": 5}, "group must be 'id' or a metadata field, got an int"),
         ({"exclude": 5}, "exclude: no document has the id 5"),
         ({"exclude": "x", "mode": "words"}, "exclude needs mode 'dense' or 'hybrid', got 'words'"),
         ({"like": "a23"}, "give search either a query or like, not both"),
         ({"query": None, "like": []}, "like must have at least one id, got an empty list"),
-        ({"query": [0.5, 1.0]}, "query 1 must have shape ({dimension},), got (2,)"),
+        ({"query": [0.5, 1.0]}, "query 1 must have shape (320,), got (2,)"),
         ({"query": np.ones((2, 2, 8))}, "query 1 must be a string, got a ndarray"),
         ({"query": "x" * 1_000_001}, "the query must have at most 1,000,000 characters, got 1,000,001"),
         ({"query": None, "like": ["x"] * 1_001}, "like must have at most 1,000 ids, got 1,001"),
         ({"exclude": ["x"] * 10_001}, "exclude must have at most 10,000 texts and ids, got 10,001"),
         ({"exclude": ["x" * 500_001] * 2}, "exclude must have at most 1,000,000 characters, got 1,000,002"),
-        ({"query": np.ones, "mode": "hybrid"}, "mode 'hybrid' needs texts; search with vectors in mode 'dense'"),
+        ({"query": np.ones(320), "mode": "hybrid"}, "mode 'hybrid' needs texts; search with vectors in mode 'dense'"),
         ({"rerank": "./nowhere"}, "./nowhere: no such model folder"),
         ({"rerank": 5}, "rerank must be a model or the name of one, got int"),
-        ({"query": np.ones, "rerank": "default"}, "rerank needs texts; a reranker cannot read vectors"),
+        ({"query": np.ones(320), "rerank": "default"}, "rerank needs texts; a reranker cannot read vectors"),
     ):
-        if callable(make := arguments.get("query")):
-            arguments = {**arguments, "query": make(dimension)}
         said = error(articles.search, **{"query": "a text", **arguments})
-        assert message.replace("{dimension}", str(dimension)) in said
+        assert message in said
         assert "\n" not in said
 
 
@@ -292,12 +255,10 @@ def test_hybrid_is_the_default_for_texts_and_dense_for_vectors(index):
     # Where both are best once, the better one by words comes first.
     assert ids(index.search("cat dog", mode="hybrid")) == ["by words", "by meaning"]
     assert index.search("cat dog") == index.search("cat dog", mode="hybrid")
-    assert index.search(query) == index.search(query, mode="dense")
-    assert index.search(like="by words") == index.search(like="by words", mode="dense")
-
-
-def test_quotations_in_a_document_are_no_phrases_of_those_like_it(index):
-    index.add(["the cat said “so be it” and slept", "a cat slept", 'it "is so" said a dog'])
+    for asked in ({"query": query}, {"like": "by words"}):
+        assert index.search(**asked) == index.search(**asked, mode="dense")
+    # Quotations in a document are no phrases of those like it.
+    index.add(["the cow said “so be it” and slept", "a cow slept", 'it "is so" said a pig'], [0, 1, 2])
     assert ids(index.search(like=0, mode="words")) == [1, 2]
 
 
@@ -355,6 +316,7 @@ def test_pages_agree(sentences_index, mode, options):
     if not options:
         # The marginal relevance of relevance alone keeps the order.
         assert search("word3 word4", 30, mmr=1.0) == search("word3 word4", 30)
+        assert search("word3 word4", 2, mmr=0.3, offset=1) == search("word3 word4", 3, mmr=0.3)[1:]
         # A threshold is a cosine, and makes room for hits that reach it.
         for query in ("word1 word2", "word5", "word11 word30"):
             every = [hit for hit in sentences_index.search(query, 1500, mode=mode) if hit.score >= 0.6]
@@ -363,9 +325,7 @@ def test_pages_agree(sentences_index, mode, options):
 
 def test_a_search_ends_where_cosines_fall_below_the_threshold(sentences_index, monkeypatch):
     depths, best = [], Nearest.best
-    monkeypatch.setattr(
-        Nearest, "best", lambda self, queries, k, *more: depths.append(k) or best(self, queries, k, *more)
-    )
+    monkeypatch.setattr(Nearest, "best", lambda *given: depths.append(given[2]) or best(*given))
     for mode in ("hybrid", "dense"):
         assert sentences_index.search("word1 word2", mode=mode, threshold=1.0) == []
     assert depths == [searching.DEPTH, searching.DENSE_DEPTH]
@@ -402,8 +362,7 @@ def test_a_second_look_orders_the_best_by_three_shares(abstracts, options):
         if "threshold" not in options:
             last = plain[min(searching.LOOKED_AT, len(plain)) - 1].fused
             assert looked == {hit.id for hit in plain if hit.fused >= last}
-        fused, most = {hit.id: hit.fused for hit in plain}, max(hit.late or 0 for hit in hits)
-        if "threshold" not in options:
+            fused, most = {hit.id: hit.fused for hit in plain}, max(hit.late or 0 for hit in hits)
             expected = [(2 * fused[hit.id] + (hit.late or 0) / most) / 3 for hit in hits]
             assert [hit.fused for hit in hits] == pytest.approx(expected, abs=1e-9)
         # Equal texts have equal scores, and the one that was added first comes first.
@@ -449,23 +408,20 @@ def test_second_looks_are_for_hybrid_searches_with_a_model_of_the_package(abstra
     many = abstracts[0].search(["storm", "election"])
     assert many == [abstracts[0].search(query) for query in ("storm", "election")]
     assert abstracts[0].search(["storm", "election"], 5, fuse=True)[0].late is None
-    queries, sums = ["a storm on the coast", "who won the election"], Counter()
-    for query in queries:
+    sums = Counter()
+    for query in QUESTIONS[:2]:
         for rank, hit in enumerate(abstracts[0].search(query, searching.DEPTH), 1):
             sums[hit.id] += 1 / (60 + rank)
-    hits = abstracts[0].search(queries, 20, fuse=True)
+    hits = abstracts[0].search(QUESTIONS[:2], 20, fuse=True)
     assert [hit.fused for hit in hits] == pytest.approx(sorted(sums.values(), reverse=True)[:20])
     assert [hit.fused for hit in hits] == pytest.approx([sums[hit.id] for hit in hits])
 
 
-def test_torch_looks_again_as_numpy_does(abstracts):
-    from ctx_embed import load
-
+def test_torch_looks_again_as_numpy_does(abstracts, shipped_model):
     index, folder = abstracts
-    question = "a storm on the coast"
-    hits = index.search(question, 30)
-    with SearchIndex.open(folder, load()) as on_torch:
-        others = on_torch.search(question, 30)
+    hits = index.search(QUESTIONS[0], 30)
+    with SearchIndex.open(folder, shipped_model) as on_torch:
+        others = on_torch.search(QUESTIONS[0], 30)
     assert [hit.late for hit in others] == pytest.approx([hit.late for hit in hits], abs=1e-4)
     assert ids(others)[:5] == ids(hits)[:5]
 
@@ -589,11 +545,9 @@ def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
         expected = [float(cosines[place]) if place < candidates else None for place in order]
         assert [hit.reranked for hit in hits] == pytest.approx(expected, abs=1e-5)
         assert [hit.score for hit in hits] == pytest.approx([plain[place].score for place in order])
-    assert ids(texts.search(QUERY, 1, rerank="default")) == [3]
     assert plain[0].reranked is None
     assert [ids(hits) for hits in texts.search([QUERY, "weather"], 1, rerank="default")] == [[3], [5]]
-    assert set(ids(texts.search([QUERY, "weather"], 2, rerank="default", fuse=True))) == {3, 5}
-    assert ids(texts.search(QUERY, 1, rerank="default", mmr=0.5, group="id", mode="hybrid")) == [3]
+    assert {*ids(texts.search([QUERY, "weather"], 2, rerank="default", fuse=True))} == {3, 5}
     assert len(texts.search(like=3, rerank="default")) == 5
     # Hits vary by their own vectors, among the reranked ones.
     hits = texts.search(QUERY, 6, mode="dense", rerank="default")
@@ -629,16 +583,15 @@ def test_a_cross_encoder_scores_pairs_and_calls_nothing_that_its_folder_names(te
     for rerank in (model, str(cross_encoder), cross_encoder, tmp_path / "saved"):
         hits = texts.search(QUERY, 6, rerank=rerank)
         assert [hit.reranked for hit in hits] == pytest.approx(sorted(map(float, scores), reverse=True), abs=1e-5)
-    for name in ("torch.utils.collect_env.main", "evil.E", 5):
-        for file, settings in (
-            ("config.json", {"sentence_transformers": {"activation_fn": name}}),
-            ("config.json", {"sbert_ce_default_activation_function": name}),
-            ("config_sentence_transformers.json", {"model_type": "CrossEncoder", "activation_fn": name}),
-        ):
-            path = cross_encoder / file
-            before = path.read_text() if path.exists() else "{}"
-            path.write_text(json.dumps(json.loads(before) | settings))
-            said = error(texts.search, QUERY, 6, rerank=cross_encoder)
-            assert said == f"{path}: the activation must be a layer of torch.nn, got {name!r}"
-            path.write_text(before)
+    for name, file, settings in (
+        ("torch.utils.collect_env.main", "config.json", {"sentence_transformers": {"activation_fn": "NAME"}}),
+        (5, "config.json", {"sbert_ce_default_activation_function": "NAME"}),
+        ("evil.E", "config_sentence_transformers.json", {"model_type": "CrossEncoder", "activation_fn": "NAME"}),
+    ):
+        path = cross_encoder / file
+        before = path.read_text() if path.exists() else "{}"
+        path.write_text(json.dumps(json.loads(before) | settings).replace('"NAME"', json.dumps(name)))
+        said = error(texts.search, QUERY, 6, rerank=cross_encoder)
+        assert said == f"{path}: the activation must be a layer of torch.nn, got {name!r}"
+        path.write_text(before)
     assert capfd.readouterr().out == ""

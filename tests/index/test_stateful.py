@@ -40,19 +40,16 @@ class Operations(RuleBasedStateMachine):
         self.gone: set = set()
 
     def arguments(self, batch) -> tuple:
-        return (
-            [text for text, _, _ in batch],
-            [identifier for _, identifier, _ in batch],
-            [None if year is None else {"year": year} for _, _, year in batch],
-        )
+        metadata = [None if year is None else {"year": year} for *_, year in batch]
+        return [text for text, *_ in batch], [identifier for _, identifier, _ in batch], metadata
 
     def keep(self, batch, returned) -> None:
         for (text, given, year), got in zip(batch, returned, strict=True):
             name = str(got)
             # An automatic id was never in use before.
             assert str(given) == name if given is not None else name not in self.model and name not in self.gone
-            # An id stays as it was first given.
-            first = self.model[name][0] if name in self.model else got if given is None else given
+            # An id stays as it was first given, and its document becomes the last one.
+            first = self.model.pop(name)[0] if name in self.model else got if given is None else given
             self.model[name] = (first, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), year)
             assert (type(got), got) == (type(first), first)
 
@@ -114,20 +111,17 @@ class Operations(RuleBasedStateMachine):
 
     @invariant()
     def all_is_found(self) -> None:
-        if not hasattr(self, "model"):
-            return
         assert self.index.count() == len(self.model)
         hits = self.index.search("query", 1000, mode="dense")
         assert {hit.id: hit.text for hit in hits} == {first: text for first, text, _ in self.model.values()}
-        expected = np.sort(hash_vectors([text for _, text, _ in self.model.values()]) @ hash_vectors(["query"])[0])[
-            ::-1
-        ]
+        vectors = hash_vectors([text for _, text, _ in self.model.values()])
+        expected = np.sort(vectors @ hash_vectors(["query"])[0])[::-1]
         np.testing.assert_allclose([hit.score for hit in hits], expected, atol=1e-6)
 
     def teardown(self) -> None:
         if hasattr(self, "index"):
             self.index.close()
-            assert stored(self.path) == {first: text for first, text, _ in self.model.values()}
+            assert list(stored(self.path).items()) == [(first, text) for first, text, _ in self.model.values()]
             shutil.rmtree(self.folder)
 
 

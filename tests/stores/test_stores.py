@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -34,12 +35,6 @@ KINDS = ("parquet", "lancedb", "postgresql", "qdrant")
 @pytest.fixture(params=KINDS, scope="module")
 def new_address(request, tmp_path_factory) -> Callable[[], str]:
     """What gives the address of a new store of the kind."""
-    return made(request.param, request, tmp_path_factory)
-
-
-@pytest.fixture(params=KINDS[1:], scope="module")
-def searchable(request, tmp_path_factory) -> Callable[[], str]:
-    """Return what gives the address of a new store of a kind that can be searched."""
     return made(request.param, request, tmp_path_factory)
 
 
@@ -88,14 +83,14 @@ METADATA = [
 ]
 
 
-@pytest.fixture(scope="module")
-def filled(searchable, embedder, rows):
-    with stores.open(searchable()) as store:
-        fields = fields_of(METADATA[:6] + METADATA[7:])
-        store.ensure(stores.Collection.of(embedder, fields))
+@pytest.fixture(params=KINDS[1:], scope="module")
+def filled(request, tmp_path_factory, embedder, rows):
+    """A store of each kind that can be searched."""
+    with stores.open(made(request.param, request, tmp_path_factory)()) as store:
+        store.ensure(stores.Collection.of(embedder, fields_of(METADATA[:6] + METADATA[7:])))
         store.upsert(rows(SENTENCES, metadata=METADATA))
         store.finish()
-        store.kind = searchable.kind
+        store.kind = request.param
         yield store
 
 
@@ -128,7 +123,6 @@ def test_a_text_is_found_by_its_own_words_with_its_metadata_and_every_store_rank
 
 def test_a_filter_finds_the_same_documents_in_every_store(filled):
     for where, found in (
-        ("year >= 2020", "05"),
         ("year in (2019, 2020.0) or year < 2000.5", "012"),
         ("not year = 2020", "1234567"),
         ('year = "2020"', ""),
@@ -138,7 +132,6 @@ def test_a_filter_finds_the_same_documents_in_every_store(filled):
         ("lang = 'en%_\\\\'", "7"),
         ("lang is null", "34"),
         ("lang is not null and not lang contains 'en'", "15"),
-        ("lang != 'en'", "1257"),
         # By code points, whatever the server's language.
         ("lang < 'F'", ""),
         ("lang > 'english'", "15"),
@@ -147,13 +140,10 @@ def test_a_filter_finds_the_same_documents_in_every_store(filled):
         ("tags is null", "34567"),
         ("numbers contains 1 or numbers contains 2.5", "7"),
         ("numbers contains 1.5", ""),
-        ("stars >= 3.0 and stars < 4.5", "1"),
         ("`odd name!` = 7", "0"),
         (r'quote = "say \"hi\" and \'ho\'"', "3"),
-        ("(year >= 2019 and (lang = 'fr' or lang = 'en')) and not good = false", "0"),
         ("on = '2024-05-01'", "25"),
         ("on > '2024-05-01'", "3"),
-        ("on != '2024-05-01'", "3"),
         ("on not in ('2024-05-01', 'x')", "3"),
         ("on >= '2024-05-01T12:00:00'", "35"),
         ("on < '2024-06-01' or year = 2021", "25"),
@@ -167,12 +157,11 @@ def test_a_filter_finds_the_same_documents_in_every_store(filled):
 def test_a_filter_may_name_many_values_and_what_a_store_cannot_do_is_one_line(filled):
     years = ", ".join(str(year) for year in range(2020, 2620))
     dates = ", ".join(f"'2025-{month:02}-{day:02}'" for month in (1, 3, 5, 7, 8, 10) for day in range(1, 32))
-    found = filled.search("text", k=8, where=f"year in ({years}) or on in ({dates})")
-    assert {hit.id for hit in found} == {"d0", "d3", "d5"}
 
     def found(where: str) -> set[str]:
         return {hit.id for hit in filled.search("text", where=where)}
 
+    assert found(f"year in ({years}) or on in ({dates})") == {"d0", "d3", "d5"}
     if filled.kind == "lancedb":
         said = error(found, "nested.deep = 1")
         assert re.search(r"'nested.deep' has no column to filter by \(columns: 'year', .*Qdrant", said)
@@ -243,8 +232,7 @@ def test_a_collection_is_made_even_if_that_was_cut_short_and_for_one_model(
 def test_notes_come_back_by_prefix_and_belong_to_one_collection(new_address, embedder, rows):
     address = new_address()
     place, named, _ = address.rpartition("#")
-    # One of the same place, whose notes have the same names.
-    # LanceDB refuses other names.
+    # One of the same place, whose notes have the same names. LanceDB refuses other names.
     name = "other" if new_address.kind == "lancedb" else "it's"
     beside = f"{place}#{name}" if named else new_address()
     with stores.open(beside) as other:
@@ -291,12 +279,8 @@ def test_metadata_comes_back_from_columns(metadata, sampled):
             name: isinstance(value, bool) for name, value in wanted.items()
         }
     # A field of equal types has a column, which filters can name.
-    assert fields_of([{"n": 1, "s": "x", "b": True, "l": [1]}, {"n": 2.5, "l": [0.5, 1], "s": None}]) == {
-        "n": "float",
-        "s": "string",
-        "b": "bool",
-        "l": "list:float",
-    }
+    types = {"n": "float", "s": "string", "b": "bool", "l": "list:float"}
+    assert fields_of([{"n": 1, "s": "x", "b": True, "l": [1]}, {"n": 2.5, "l": [0.5, 1], "s": None}]) == types
     assert fields_of([{"n": 1, "m": "x", "l": []}, {"n": True, "m": 2}]) == {}
 
 
@@ -324,23 +308,22 @@ def test_what_is_there_without_a_record_is_left_alone(new_address, embedder):
         assert store.collection is None
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_a_text_without_known_tokens_is_stored_and_no_hit(searchable, embedder, rows, exact):
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_text_without_known_tokens_is_stored_and_no_hit(kind, request, tmp_path_factory, embedder, rows):
     """More of them than hits asked for, so that they would crowd out a document that is unlike the query."""
     texts = ["Prices in the city rise faster than wages.", *["日本語"] * 5, "A dog barked.", ""]
-    with stores.open(searchable()) as store:
+    with stores.open(made(kind, request, tmp_path_factory)()) as store:
         store.ensure(stores.Collection.of(embedder))
         store.upsert(rows(texts))
         store.finish()
         assert store.count() == len(texts)
-        for where in (None, "not x = 1"):
-            if where and searchable.kind == "lancedb":
-                continue  # it filters by columns alone
+        # LanceDB filters by columns alone.
+        for exact, where in product((True, False), (None,) if kind == "lancedb" else (None, "not x = 1")):
             found = store.search("a quantum field theory of everything", k=2, where=where, exact=exact)
             assert {hit.id for hit in found} == {"d0", "d6"}
             assert all(-1 <= hit.score <= 1 for hit in found)
-        assert store.search(["日本語", "A dog barked."], k=1, exact=exact)[0] == []
-        assert store.search(["日本語", "A dog barked."], k=1, exact=exact)[1][0].id == "d6"
+            unknown, known = store.search(["日本語", "A dog barked."], k=1, where=where, exact=exact)
+            assert (unknown, known[0].id) == ([], "d6")
 
 
 @pytest.mark.parametrize("kind", ["lancedb", "postgresql"])
@@ -398,7 +381,6 @@ def share(found: list[list[str]], expected: list[list[str]]) -> float:
 
 def test_an_address_names_a_store_without_its_password_or_is_one_line(tmp_path):
     for address, kind, name in (
-        ("postgresql://me:secret@host/db#t", "PostgreSQL", "postgresql://me@host/db#t"),
         ("postgresql://me@h?password=se&sslmode=x#s.t", "PostgreSQL", "postgresql://me@h?password=***&sslmode=x#s.t"),
         ("postgresql://me:p@ss/w@h/db?sslpassword=se", "PostgreSQL", "postgresql://me@h/db?sslpassword=***#passages"),
         ("postgresql://me:pa#ss@host/db#t", "PostgreSQL", "postgresql://me@host/db#t"),
@@ -415,7 +397,6 @@ def test_an_address_names_a_store_without_its_password_or_is_one_line(tmp_path):
         assert repr(store) == f"{kind}({name!r})"
     for address, message in (
         ("", "must be a folder, postgresql://, lancedb: or qdrant:, got ''"),
-        (None, "must be a folder, postgresql://, lancedb: or qdrant:, got None"),
         ("lancedb:", "lancedb:: names no folder or server"),
         ("lancdb:lv#t", "unknown store 'lancdb:lv#t'; stores are lancedb:..., qdrant:..., postgresql://... "),
         ("postgresql:db", "unknown store 'postgresql:db'; stores are "),
@@ -435,15 +416,13 @@ def test_a_server_that_is_not_there_is_one_line_without_a_password():
     assert re.match(r"postgresql://me@.*/db#passages: PostgreSQL says .*refused", said)
     said = error(stores.open("qdrant:http://127.0.0.1:1").count)
     assert re.match("qdrant:http://127.0.0.1:1#passages: Qdrant says .*refused", said)
+    pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
     for address in (
         "postgresql://me@127.0.0.1:1/db?password=TOP",
-        "postgresql://me:a#TOP@127.0.0.1:1/db",
         "postgresql://me:TOP?a#b@127.0.0.1:1/db",
-        "s3://KEY:TOP@bucket/x?region=%",
         "s3://KEY:a#TOP@bucket/x?region=%",
         "s3://KEY:a?TOP@bucket/x?region=%",
     ):
-        pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
         assert "TOP" not in error(partial(lambda of: stores.open(of).count(), address))
 
 
@@ -480,17 +459,10 @@ class Failing:
         self.client, self.left = client, number
 
     def __getattr__(self, name: str):
-        method = getattr(self.client, name)
-        if name == "close":
-            return method
-
-        def call(*args, **options):
-            self.left -= 1
-            if self.left == 0:
-                raise RuntimeError("cut\noff")
-            return method(*args, **options)
-
-        return call
+        self.left -= name != "close"
+        return (
+            getattr(self.client, name) if self.left or name == "close" else Mock(side_effect=RuntimeError("cut\noff"))
+        )
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "qdrant"])
@@ -499,7 +471,6 @@ def test_whatever_call_of_a_client_fails_the_error_is_one_line(kind, request, tm
     for number in range(1, 200):
         with stores.open(address()) as store:
             store._opened = client = Failing(store._opened, number)
-
             said = ""
             try:
                 store.ensure(stores.Collection.of(embedder))
@@ -552,19 +523,14 @@ def test_damaged_parts_are_one_line(tmp_path, embedder, rows):
 
 
 def test_a_damaged_record_of_the_model_is_one_line(tmp_path, embedder):
-    damages = {"fields": 3}, {"fields": {"n": 3}}, {"model": 3}, {"dimension": None}, {"more": 1}, {"metric": "dot"}
-    for damage in damages:
-        note = asdict(stores.Collection.of(embedder))
-        store = stores.open(tmp_path / "out")
-        store.write_note("collection", note)
-        assert store.collection == stores.Collection.of(embedder)
+    store, note = stores.open(tmp_path / "out"), asdict(stores.Collection.of(embedder))
+    store.write_note("collection", note)
+    assert store.collection == stores.Collection.of(embedder)
+    for damage in ({"fields": 3}, {"fields": {"n": 3}}, {"model": 3}, {"dimension": None}, {"more": 1}):
         store.write_note("collection", note | damage)
-        said = (
-            "must compare vectors by the cosine, got 'dot'"
-            if "metric" in damage
-            else "the record of its model is damaged"
-        )
-        assert f"out: {said}" in error(store.require_collection)
+        assert "out: the record of its model is damaged" in error(store.require_collection)
+    store.write_note("collection", note | {"metric": "dot"})
+    assert "out: must compare vectors by the cosine, got 'dot'" in error(store.require_collection)
 
 
 DOCUMENTS, STEP = 60, 12
@@ -587,17 +553,10 @@ def stored(path) -> dict[str, str]:
         return {document.id: document.text for document in index.documents()}
 
 
-@pytest.mark.parametrize("mode", ["create", "upsert"])
 def test_an_interrupted_build_resumes_after_its_last_step_if_its_source_is_the_same(
-    source, tmp_path, embedder, rows, monkeypatch, mode
+    source, tmp_path, embedder, rows, monkeypatch
 ):
     path, add, added = tmp_path / "index", Edit.add, []
-    kept = path if mode == "upsert" else tmp_path / "index.partial"
-    expected = {f"d{n}": f"text {n}" for n in range(DOCUMENTS)}
-    if mode == "upsert":
-        with SearchIndex.create(path) as index:
-            index.add(["another", "of old"], ids=["x", "d3"])
-        expected["x"] = "another"
 
     def interrupted(self, some, **given):
         added.append(len(some))
@@ -609,18 +568,15 @@ def test_an_interrupted_build_resumes_after_its_last_step_if_its_source_is_the_s
     monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 4)
     monkeypatch.setattr(Edit, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        index_parquet(source, path, mode=mode)
+        index_parquet(source, path)
     # The step that was under way is lost, those before it are not.
-    assert len(stored(kept).keys() - {"x"}) == 2 * STEP
-    assert "an interrupted build" in error(index_parquet, source, path, mode=mode)
-    assert index_parquet(source, path, mode=mode, resume=True).documents == DOCUMENTS
+    assert len(stored(tmp_path / "index.partial")) == 2 * STEP
+    assert index_parquet(source, path, resume=True).documents == DOCUMENTS
     assert sum(added[8:]) == DOCUMENTS - 2 * STEP
-    assert stored(path) == expected
-    assert [entry.name for entry in tmp_path.iterdir() if "partial" in entry.name] == []
+    assert stored(path) == {f"d{n}": f"text {n}" for n in range(DOCUMENTS)}
     with SearchIndex.open(path) as index:
-        hit = index.search("text 17", k=1, where="n = 17")[0]
-        assert hit.score == pytest.approx(1, abs=1e-5)
-    assert index_parquet(source, path, mode=mode, resume=True).was_complete
+        assert index.search("text 17", k=1, where="n = 17")[0].score == pytest.approx(1, abs=1e-5)
+    assert index_parquet(source, path, resume=True).was_complete
     added.clear()
     with pytest.raises(KeyboardInterrupt):
         index_parquet(source, path, mode="overwrite")
