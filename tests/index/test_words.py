@@ -1,6 +1,7 @@
 import random
 import sqlite3
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,8 +34,7 @@ def found(index, query, **options):
 def test_words_are_stemmed_and_ranked_by_bm25(index):
     assert found(index, "cat runs") == [3, 0]
     assert found(index, "CAFE") == [2]
-    assert found(index, "zebra") == []
-    assert found(index, "") == found(index, "?!") == []
+    assert found(index, "zebra") == found(index, "") == found(index, "?!") == []
     assert found(index, "dog cat", k=1) == [1]
     many = " ".join(f"word{number}" for number in range(1000))
     assert found(index, f"cat {many}", k=10**30) == [3, 0]
@@ -63,17 +63,15 @@ def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
         row: (max(cosine, 0) / max(cosines.values()) + by_words.get(row, 0) / max(by_words.values())) / 2
         for row, cosine in cosines.items()
     }
-    expected = sorted(cosines, key=lambda row: -fused[row])
     hits = index.search("cat runs", k=5, mode="hybrid")
-    assert [hit.id for hit in hits] == expected
-    assert [hit.fused for hit in hits] == pytest.approx([fused[row] for row in expected])
-    assert [hit.id for hit in index.search("cat runs", k=2, mode="hybrid")] == expected[:2]
+    assert [hit.id for hit in hits] == sorted(cosines, key=lambda row: -fused[row])
+    assert {hit.id: hit.fused for hit in hits} == pytest.approx(fused)
+    assert index.search("cat runs", k=2, mode="hybrid") == hits[:2]
     # Scores are cosines in every mode.
     for hit in [*hits, *index.search("cat runs", mode="words")]:
         assert hit.score == pytest.approx(cosines[hit.id], abs=1e-7)
-    assert shares_of_best([0.4, 0.2, -0.1]).tolist() == [1, 0.5, 0]
-    assert shares_of_best([-0.3, -0.1]).tolist() == shares_of_best([0, 0]).tolist() == [0, 0]
-    assert shares_of_best([]).tolist() == []
+    for scores, shares in (([0.4, 0.2, -0.1], [1, 0.5, 0]), ([-0.3, -0.1], [0, 0]), ([0, 0], [0, 0]), ([], [])):
+        assert shares_of_best(scores).tolist() == shares
 
 
 def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, monkeypatch):
@@ -93,7 +91,6 @@ def test_a_snippet_is_the_part_with_most_matches_and_short_whatever_the_text():
     for query, text, expected in (
         ("cats", "The cat ran.", "The **cat** ran."),
         ("zebra", "The cat ran.", "The cat ran."),
-        ("", "The cat ran.", "The cat ran."),
         ("cat", "", ""),
         ("how is the cat", "The cat is how it is.", "The **cat** is how it is."),
         ("to be or not to be", "To be, or not.", "**To** **be**, **or** **not**."),
@@ -101,11 +98,10 @@ def test_a_snippet_is_the_part_with_most_matches_and_short_whatever_the_text():
     ):
         assert snippet(query, text) == expected
     text = "cat " + "filler " * 60 + "the cat and the dog slept " + "filler " * 60
-    part = snippet("cat dog", text)
-    assert "the **cat** and the **dog** slept" in part
+    part = snippet("cat dog", text, "<b>", "</b>")
+    assert "the <b>cat</b> and the <b>dog</b> slept" in part
     assert part.startswith("…")
     assert len(part.split()) <= 26
-    assert "<b>cat</b>" in snippet("cat", text, "<b>", "</b>")
     for text in ("x" * 100_000 + " cat " + "y" * 100_000, "猫" * 100_000, "cat " * 100_000):
         part = snippet("cat 猫", text)
         assert "**" in part
@@ -118,7 +114,6 @@ MARKED = (
     ("북", "어제 동북 학교", "어제 동**북** 학교"),
     ("학교", "어제 학교에서 공부했다", "어제 **학교**에서 공부했다"),
     ("パソコン", "ﾊﾟｿｺﾝを買う", "**ﾊﾟｿｺﾝ**を買う"),
-    ("北京今天", "The 北京今天 page", "The **北京今天** page"),
     ("c++", "Books on C++17 and C.", "Books on **C++**17 and C."),
     ("C#", "Books on C#, and C.", "Books on **C#**, and C."),
     (".net", "Written for .NET users", "Written for **.NET** users"),
@@ -126,14 +121,11 @@ MARKED = (
     ('"C++ compiler in 北京市"', "the C++ compiler in 北京市", "the **C++** **compiler** in **北京市**"),
     ("encyclopaedia", "The Encyclopædia of 1771", "The **Encyclopædia** of 1771"),
     ('"encyclopaedia strasse"', "Die Encyclopædia-Straße", "Die **Encyclopædia**-**Straße**"),
-    ("coeur", "un cœur simple", "un **cœur** simple"),
     ("lodz", "Łódź and Tromsø", "**Łódź** and Tromsø"),
-    ("strasse", "Die Straße", "Die **Straße**"),
     ("straße", "DIE STRASSE IST", "DIE **STRASSE** IST"),
     ("photovoltaic cells", "a photo-\nvoltaic cell", "a **photo-\nvoltaic** **cell**"),
     ("voltaic", "a photo-\n   voltaic cell", "a photo-\n   **voltaic** cell"),
     ("photovoltaic", "a photo\xad\nvoltaic cell", "a **photo\xad\nvoltaic** cell"),
-    ("photovoltaic", "a photo\u200bvoltaic cell", "a **photo\u200bvoltaic** cell"),
     ("offices", "an oﬃce", "an **oﬃce**"),
     ('"photo voltaic cell"', "a photo-\nvoltaic cell", "a **photo**-\n**voltaic** **cell**"),
 )
@@ -176,20 +168,17 @@ def listed(tmp_path, monkeypatch):
 def read(listed):
     """Yield what calls work with a search by FTS5, one by the word lists of an index that stays open, and the view."""
 
-    def read(work):
-        def found(view):
-            view.words._searched = True
-            return work(Bm25(view), view.words, view)
-
-        return folder.read(found)
+    def found(work, view):
+        view.words._searched = True
+        return work(Bm25(view), view.words, view)
 
     with closing(IndexFolder(listed.path)) as folder:
-        yield read
+        yield lambda work: folder.read(partial(found, work))
 
 
 def both(read, query: str, k: int, allowed=None) -> tuple[dict[int, float], dict[int, float]]:
     """Return the rows and scores that FTS5 finds, and those of the word lists."""
-    return read(lambda slow, quick, view: (slow.best(query, k, allowed), quick.best(query, k, allowed)))
+    return read(lambda slow, quick, _: (slow.best(query, k, allowed), quick.best(query, k, allowed)))
 
 
 def agree(read, generator: random.Random, count: int) -> None:
@@ -207,14 +196,14 @@ def agree(read, generator: random.Random, count: int) -> None:
 
 def test_the_order_is_that_of_sqlite_after_every_change(listed, read):
     generator = random.Random(0)
-    listed.add(texts(generator, 1200), ids=list(range(1200)))
-    agree(read, generator, 60)
-    listed.delete(generator.sample(range(1200), 300))
-    agree(read, generator, 20)
-    listed.upsert(texts(generator, 100), generator.sample(range(1200), 100))
-    agree(read, generator, 20)
-    listed.compact()
-    agree(read, generator, 20)
+    for change in (
+        lambda: listed.add(texts(generator, 1200), ids=list(range(1200))),
+        lambda: listed.delete(generator.sample(range(1200), 300)),
+        lambda: listed.upsert(texts(generator, 100), generator.sample(range(1200), 100)),
+        listed.compact,
+    ):
+        change()
+        agree(read, generator, 30)
 
 
 def test_a_search_that_ends_early_leaves_no_scores_to_the_next_one(listed, read, monkeypatch):
@@ -241,7 +230,7 @@ def test_a_word_of_several_tokens_is_left_to_sqlite_and_queries_without_hits(lis
     # U+19B0 is a letter to Python, and the end of a word to SQLite, whose tables of Unicode are older.
     word = "a\u19b0b"
     listed.add([f"{word} c", "b a c", "c"])
-    assert read(lambda slow, quick, view: quick._best_by_lists([word], 3, None)) is None
+    assert read(lambda _, quick, view: quick._best_by_lists([word], 3, None)) is None
     assert [list(found) for found in both(read, word, 3)] == [[0], [0]]
     for query, allowed in (("nothing", None), ("b", np.array([False, False, True])), ("!?", None)):
         assert both(read, query, 3, allowed) == ({}, {})
@@ -252,27 +241,14 @@ def test_a_word_of_several_tokens_is_left_to_sqlite_and_queries_without_hits(lis
     assert varints(b"").tolist() == []
 
 
-WRITTEN = [
-    "The retrieval of documents by meaning",
-    "Retrieving the machine parts AB1234 and AB1235",
-    "A washing machine and its manual",
-    "Mr Smith and Mr Smyth met the major",
-    "The mayor of Zürich speaks",
-]
-
-
-@pytest.fixture(scope="module")
-def typos(tmp_path_factory):
-    with SearchIndex.create(tmp_path_factory.mktemp("typos") / "index") as typos:
-        typos.add(WRITTEN)
-        yield typos
-
-
 def corrected(typos, query, mode="words", **options):
     return [(hit.id, hit.corrected) for hit in typos.search(query, mode=mode, **options)]
 
 
-def test_the_nearest_word_is_found_and_what_stays_as_typed(typos):
+def test_the_nearest_word_is_found_and_what_stays_as_typed(tmp_path):
+    typos = SearchIndex.create(tmp_path / "index")
+    typos.add(["The retrieval of documents by meaning", "Retrieving the machine parts AB1234 and AB1235"])
+    typos.add(["A washing machine and its manual", "Mr Smith and Mr Smyth met the major", "The mayor of Zürich speaks"])
     for typed, written, ids in (
         ("machne", "machine", {1, 2}),  # a letter is missing
         ("mahcine", "machine", {1, 2}),  # two letters are swapped
@@ -305,10 +281,7 @@ def test_the_nearest_word_is_found_and_what_stays_as_typed(typos):
     assert respelled("machne machnes", {"machne": "machine"}) == "machine machnes"
     assert respelled("as typed", None) == "as typed"
 
-
-def test_a_word_that_the_index_gains_is_no_longer_corrected(tmp_path):
-    with SearchIndex.create(tmp_path / "index") as typos:
-        typos.add(["a machine"])
-        assert corrected(typos, "machne") == [(0, {"machne": "machine"})]
-        typos.add(["Machne Software"])
-        assert corrected(typos, "machne") == [(1, None)]
+    # A word that the index gains is no longer corrected.
+    typos.add(["Machne Software"])
+    assert corrected(typos, "machne") == [(5, None)]
+    typos.close()
