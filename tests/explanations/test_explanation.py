@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 import ctx_embed
 from ctx_embed import explanations
 from ctx_embed.explanations import ContextPath, Explanation, html, percent, renderable, shades
-from ctx_embed.systems import SYSTEMS, system
+from ctx_embed.systems import system
 from ctx_embed.vectors import unit_rows
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
@@ -99,22 +99,6 @@ def test_rows_and_parts_by_name(tokenizer):
     (attention,) = ctx_embed.explain(of_system(tokenizer, "self-attention"), SENTENCES[0]).parts()
     assert attention[0] == "attention"
     assert {len(row) for _, row in ctx_embed.explain(of_system(tokenizer, "transformer"), "").rows()} == {0}
-
-
-# What max-pooled and recurrent systems are asked for is a share of the features; a head's weights sum to 1 as well.
-@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "dan"])
-@pytest.mark.parametrize("text", ["", "cat", SENTENCES[0]])
-def test_every_system_that_weighs_tokens_is_explained(tokenizer, name, text):
-    found = ctx_embed.explain(of_system(tokenizer, name), text)
-    rows = found.rows()
-    assert rows
-    assert len(dict(rows)) == len(rows)
-    for _, weights in rows:
-        assert weights.shape == (len(found.tokens),)
-        assert weights.sum() == pytest.approx(1 if found.tokens else 0, abs=1e-5)
-    assert (found.path is None) == (name != "contextualizer" or not text)
-    assert "<html" in html([found])
-    Console(file=io.StringIO()).print(renderable(found))
 
 
 def test_json_and_phrases_as_their_words(tokenizer):

@@ -1,4 +1,5 @@
 from datetime import date, timedelta
+from functools import partial
 from time import process_time
 
 import pytest
@@ -179,12 +180,11 @@ def test_a_string_compared_with_numbers_is_an_error(index):
     index.add(["a", "b", "c"], [1, 2, 3], fields)
     forms = ['{} = "400"', '{} != "400"', '{} > "400"', '{} in ("4", "400")', '{} contains "4"']
     for form in (*forms, 'not {} <= "2024-01-31"', 'n = 5 and not {} = "400"', '{} is null or {} < "400"'):
-        for field in ("n" if "n = 5" not in form else "flag", "flag", "by.n"):
+        for field in ("flag", "by.n"):
             where = form.replace("{}", field)
-            expected = f"the field '{field}' has no text, but numbers, true or false; compare it with these, without"
-            for _ in range(2):
-                assert error(index.ids, where) == error(index.count, where) == f"{expected} quotation marks"
-            assert error(index.search, "a", where=where) == error(index.delete, where=where) == error(index.ids, where)
+            for call in (index.ids, index.count, index.ids, partial(index.search, "a"), index.delete):
+                said = f"the field '{field}' has no text, but numbers, true or false; compare it with these, without"
+                assert error(call, where=where) == f"{said} quotation marks"
         assert index.ids(form.replace("{}", "mixed")) is not None
     # What else the field is compared with decides.
     assert index.ids('n = "unknown" or n > 5') == [2]
@@ -221,16 +221,13 @@ def test_times_are_compared_to_the_nanosecond_whatever_their_offset(index):
         at = {other for other, its in TIMES.items() if its == value}
         for where in (f"on = '{text}'", f"on in ('{text}', 'x')"):
             assert set(index.ids(where)) == at
-        for operator, holds in (("<", int.__lt__), (">=", int.__ge__)):
-            found = {other for other in index.ids(f"on {operator} '{text}'") if other in TIMES}
-            assert found == {other for other, its in TIMES.items() if holds(its, value)}
+        before = {other for other, its in TIMES.items() if its < value}
+        assert TIMES.keys() & {*index.ids(f"on < '{text}'")} == before
+        assert TIMES.keys() & {*index.ids(f"on >= '{text}'")} == TIMES.keys() - before
     # Ten thousand can be listed.
     days = [str(date(2024, 5, 1) + timedelta(days=number)) for number in range(5_000)]
     listed = [repr(value) for value in (*days[1:], *(f"{day}T18:00:00+01:00" for day in days))]
     assert index.ids(f"on in ({', '.join(listed)})") == [text for text, value in TIMES.items() if value == 0]
-    day = {other for other, its in TIMES.items() if -61_200_000_000_000 <= its < 25_200_000_000_000}
-    for where in ("on = '2024-05-01'", "on in ('2024-05-01', 'x')", "on >= '2024-05-01' and on <= '2024-05-01'"):
-        assert {other for other in index.ids(where) if other in TIMES} == day
     assert index.ids("on = '2024-05-01T17:00:00 or so'") == ["2024-05-01T17:00:00 or so"]
 
 
@@ -251,9 +248,8 @@ def test_a_field_that_no_document_has_is_warned_of_once(index):
         call(where)
     with pytest.warns(UnknownFieldsWarning, match="'autor'"):
         assert index.facets("autor") == []
-    for where in ("lang > 0.6", "by.name in (1, 2)"):
-        with pytest.warns(UnknownFieldsWarning, match="^no document has a number in the field '(lang|by.name)'"):
-            assert index.count(where) == 0
+    with pytest.warns(UnknownFieldsWarning, match="^no document has a number in the field 'by.name'"):
+        assert index.count("by.name in (1, 2)") == 0
     assert (index.count("year > 2020 or good = 1"), index.count("lang = 'en'")) == (0, 1)
     # These ask for documents without the field, or name it as optional.
     assert index.count("archived is null and (hidden is null or hidden = false)") == len(index)

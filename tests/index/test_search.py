@@ -426,21 +426,6 @@ def test_torch_looks_again_as_numpy_does(abstracts, shipped_model):
     assert ids(others)[:5] == ids(hits)[:5]
 
 
-def test_long_texts_take_little_time(tmp_path):
-    words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in "aeiou" for c in ("rn", "st", "lk", "mp")]
-    generator = random.Random(0)
-    long = [" ".join(generator.choices(words, k=80_000)) + f" The hammer {number} fell." for number in range(4)]
-    with SearchIndex.create(tmp_path / "index") as index:
-        index.add([*long, "The hammer was new. It fell."])
-        index.search("x", mode="words")
-        start = time.process_time()
-        hits = index.search("the hammer fell", 5, highlight=True)
-        snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
-    assert time.process_time() - start < 4
-    assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == 4} == {"The hammer was new."}
-    assert all("**hammer**" in snippet and len(snippet) < 1000 for snippet in snippets)
-
-
 def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(articles):
     for mode in ("dense", "words", "hybrid"):
         before = articles.search("a bank", mode=mode)
@@ -507,13 +492,6 @@ def test_a_text_without_known_tokens_is_no_dense_hit_and_such_a_query_finds_noth
         by_words = [1] if query == "日本語" else []
         assert ids(partly_read.search(query)) == ids(partly_read.search(query, mode="words")) == by_words
         assert [ids(hits) for hits in search([query, "inflation"], 1)] == [[], [0]]
-
-
-def test_zero_vectors_can_be_given(index):
-    zeros = np.zeros((1, index.embedder.dimension))
-    index.add(["inflation"], embeddings=zeros)
-    assert index.search(zeros[0]) == index.search("inflation", mode="dense") == []
-    assert ids(index.search("inflation", 1, mode="words")) == [0]
 
 
 CANDIDATES = [
