@@ -20,7 +20,7 @@ from ctx_embed.errors import LateError
 from ctx_embed.index import search as searching
 from ctx_embed.index.database import Database
 from ctx_embed.index.folder import IndexFolder
-from ctx_embed.index.hits import SEARCHED_CHARACTERS, densest
+from ctx_embed.index.hits import SEARCHED_CHARACTERS, densest, highlights, snippet
 from ctx_embed.index.nearest import Nearest
 from ctx_embed.index.query import Options
 from ctx_embed.index.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
@@ -440,7 +440,7 @@ def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(articles):
     assert len(articles.search("a bank", 3)) == 3
 
 
-def test_the_densest_part_of_a_long_text_has_the_most_words():
+def test_the_densest_part_of_a_long_text_has_the_most_words_and_no_other_is_read(monkeypatch):
     filler = "lorem ipsum " * 5_000
     text = f"{filler}hammer {filler}The hammer, the anvil and the tongs.{filler}anvil"
     ((start, stop),) = densest(["hammers", "anvil", "tongs"], [text])
@@ -448,6 +448,12 @@ def test_the_densest_part_of_a_long_text_has_the_most_words():
     assert stop - start <= SEARCHED_CHARACTERS
     assert densest(["hammer"], ["a hammer", filler[:300]]) == [(0, 8), (0, 300)]
     assert all(stop - start < 800 for start, stop in densest(["hammer"], [text] * 1_000))
+    read = []
+    monkeypatch.setattr("ctx_embed.index.hits.indexed", lambda text: read.append(len(text)) or text)
+    assert "**hammer**, the **anvil**" in snippet("hammer anvil tongs", text)
+    assert sum(read) <= SEARCHED_CHARACTERS
+    highlights([text], ["hammer"], np.ones((1, 1)), lambda parts: np.ones((len(parts), 1)))
+    assert SEARCHED_CHARACTERS < sum(read) <= 2 * SEARCHED_CHARACTERS
 
 
 def test_the_largest_searches_are_answered_and_larger_ones_refused(articles):
