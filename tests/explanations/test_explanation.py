@@ -147,9 +147,8 @@ PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
 WEIGHTS = np.array([[0.5, 0.75, -0.25], [0.01, 0.99, 0]], dtype=np.float32)
 TWO = Explanation("a <b> & [red]$c$", ("a", "<b>", "$[red]$"), WEIGHTS, ("step", "token"), PATH)
 NONE = Explanation("", (), np.zeros((2, 0), np.float32), ("step", "token"))
-BETWEEN = Explanation(
-    "x y", ("x", "y"), np.array([[[[0.9, 0.1], [0.3, 0.7]]]], np.float32), ("layer", "head", "token", "token")
-)
+LAYERS = np.array([[[[0.9, 0.1], [0.3, 0.7]]]], np.float32)
+BETWEEN = Explanation("x y", ("x", "y"), LAYERS, ("layer", "head", "token", "token"))
 HOSTILE = Explanation("\x1b[2J\r\n\ud800", ("\x1b[2J", "\ud800"), np.array([[0.5, 0.5]], np.float32), ("head", "token"))
 
 

@@ -172,28 +172,24 @@ def highlight(hits, identifier: str) -> str:
     return hit.text[start:stop]
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
-def test_the_sentence_that_answers_is_highlighted(answers, mode):
-    hits = answers.search("entrance fee in pounds", mode=mode, highlight=True)
-    assert highlight(hits, "museum") == "Tickets cost four pounds."
-    if mode == "hybrid":
-        # Meaning counts without a common word.
-        hits = answers.search("insects communicate about blossoms", highlight=True)
-        assert highlight(hits, "bees") == "Bees dance to tell each other where flowers are."
-        shown = Command("index query").succeeds(answers.path, "entrance fee in pounds", "-k", "1", "--highlight")
-        assert shown.splitlines()[1].strip() == "Tickets cost four pounds."
-
-
-def test_several_and_fused_queries_have_highlights_vectors_and_ids_none(answers, embedder):
+def test_the_sentence_that_answers_each_query_is_highlighted(answers, embedder):
+    for mode in ("hybrid", "dense", "words"):
+        hits = answers.search("entrance fee in pounds", mode=mode, highlight=True)
+        assert highlight(hits, "museum") == "Tickets cost four pounds."
+    # Meaning counts without a common word.
+    hits = answers.search("insects communicate about blossoms", highlight=True)
+    assert highlight(hits, "bees") == "Bees dance to tell each other where flowers are."
+    shown = Command("index query").succeeds(answers.path, "entrance fee in pounds", "-k", "1", "--highlight")
+    assert shown.splitlines()[1].strip() == "Tickets cost four pounds."
     queries = ["at what hour does it open?", "how long does honey keep?"]
     fused = answers.search(queries, fuse=True, highlight=True)
     for first, second in (answers.search(queries, highlight=True), (fused, fused)):
         assert highlight(first, "museum") == "It opens at nine in the morning and closes at six."
         assert highlight(second, "bees").startswith("Honey keeps")
     assert highlight(fused, "bread") == ANSWERS[2]
-    for query in ({"query": "honey"}, {"like": "bees", "highlight": True}):
-        assert {hit.highlight for hit in answers.search(**query)} == {None}
-    assert {hit.highlight for hit in answers.search(embedder.encode("honey"), highlight=True)} == {None}
+    # Those of vectors and of documents like another have none.
+    for query in ({"query": "honey", "highlight": False}, {"like": "bees"}, {"query": embedder.encode("honey")}):
+        assert {hit.highlight for hit in answers.search(**{"highlight": True, **query})} == {None}
 
 
 def test_sentences_run_over_lines_and_long_ones_are_cut_between_lines_or_words(embedder):

@@ -470,34 +470,25 @@ def test_the_largest_searches_are_answered_and_larger_ones_refused(articles):
     assert len(articles.search(" ".join(texts[:500]))) == 10
 
 
-UNKNOWN = ["日本語", "======", ""]
-SOME_UNKNOWN = ["Prices rise faster than wages.", *UNKNOWN, "A bank raised its rates.", "Rain fell all night."]
-unreadable = pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownTextsWarning")
-
-
-@pytest.fixture(params=["float32", "float16", "int8"], scope="module")
-def partly_read(request, tmp_path_factory):
-    with SearchIndex.create(tmp_path_factory.mktemp("unknown") / "index", dtype=request.param) as partly_read:
-        partly_read.add(SOME_UNKNOWN)
-        yield partly_read
-
-
-@unreadable
-def test_a_text_without_known_tokens_is_no_dense_hit_and_such_a_query_finds_nothing_by_meaning(partly_read):
+@pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownTextsWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_a_text_without_known_tokens_is_no_dense_hit_and_such_a_query_finds_nothing_by_meaning(tmp_path, dtype):
+    unknown = ["日本語", "======", ""]
+    partly_read = SearchIndex.create(tmp_path / "index", dtype=dtype)
+    partly_read.add(["Prices rise faster than wages.", *unknown, "A bank raised its rates.", "Rain fell all night."])
     search = partial(partly_read.search, mode="dense")
-    for k in (1, 3, 6, 100):
-        assert set(ids(search("inflation", k))) <= {0, 4, 5}
     varied = search("inflation", mmr=0.5, group="id", exclude="日本語")
     for hits in (search("inflation"), search(["inflation", "weather"], fuse=True), varied):
         assert sorted(ids(hits)) == [0, 4, 5]
     assert sorted(ids(partly_read.search(like=0))) == [4, 5]
     assert partly_read.search(like=1) == partly_read.search(like=[1, 2], exclude=4, mmr=0.1) == []
-    for query in UNKNOWN:
+    for query in unknown:
         for options in ({}, {"exclude": "A bank raised its rates."}, {"mmr": 0.5}, {"threshold": -1}, {"exclude": 4}):
             assert search(query, **options) == []
         by_words = [1] if query == "日本語" else []
         assert ids(partly_read.search(query)) == ids(partly_read.search(query, mode="words")) == by_words
         assert [ids(hits) for hits in search([query, "inflation"], 1)] == [[], [0]]
+    partly_read.close()
 
 
 CANDIDATES = [

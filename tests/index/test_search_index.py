@@ -112,7 +112,6 @@ def test_the_forms_of_a_query(index, monkeypatch):
     assert index.search(np.ones(8)) == index.search("a", mmr=0.5, group="id", offset=3) == []
     assert "no document has the id 0" in error(index.search, like=0)
     index.add(["a", "b", "c"])
-    assert index.search([]) == []
     assert [index.search("a")] == index.search(["a"])
     assert index.search(("a", "b"), k=2) == index.search(np.array(["a", "b"]), k=np.int64(2))
     assert len(index.search("a", k=10**12)) == 3
@@ -131,7 +130,7 @@ def test_equal_texts_come_in_the_order_of_their_addition_and_batches_change_noth
     hits = index.search("same", k=35, mode="dense")
     assert [hit.id for hit in hits] == [*range(30), *range(31, 36)]
     assert len({hit.score for hit in hits}) == 1
-    assert [hit.id for hit in index.search("same", k=1, mode="dense")] == [0]
+    assert index.search("same", k=1, mode="dense") == hits[:1]
     index.add([f"text {number}" for number in range(100)])
     queries = [f"query {number}" for number in range(40)]
     assert index.search(queries) == [index.search(query) for query in queries]

@@ -10,13 +10,8 @@ ROOT = Path(__file__).parents[3]
 
 def environment() -> dict[str, str]:
     """Return the environment of a process that a test starts."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    }
+    set_to_1 = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONUNBUFFERED")
+    return {**os.environ, **dict.fromkeys(set_to_1, "1"), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 
 
 def child(script: str, *arguments: object, **options) -> subprocess.Popen:

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 from ctx_embed.index import build, search_index, writer
@@ -40,22 +41,17 @@ def applied(number: int, state: dict[int, str]) -> dict[int, str]:
 def states() -> Iterator[dict[int, str]]:
     """Return the texts by id before each operation."""
     state: dict[int, str] = {}
-    number = 0
-    while True:
+    for number in count():
         yield state
         state = applied(number, state)
-        number += 1
 
 
 def edit(path: str, first: int) -> None:
     """Run the operations from number ``first`` on, and print the number of each one when it is done."""
-    before = states()
-    for _ in range(first):
-        next(before)
     index = SearchIndex(IndexFolder(path), HashEmbedder())
     # Low enough for deletions to compact.
     index.writer.least_dead_rows = 12
-    for number, state in enumerate(before, first):
+    for number, state in enumerate(islice(states(), first, None), first):
         kind, changed = operation(number, state)
         if kind == "delete":
             index.delete(list(changed))
