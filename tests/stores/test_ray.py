@@ -25,10 +25,8 @@ def test_a_killed_worker_of_a_cluster_loses_and_doubles_nothing(tmp_path, kind):
     for file in range(FILES):
         mine = ids[file * ROWS : (file + 1) * ROWS]
         texts = [f"The whale {identifier} was seen near the coast, " * 10 for identifier in mine]
-        parquet.write_table(
-            pa.table({"id": mine, "text": texts, "file": [file] * ROWS}), tmp_path / "in" / f"{file}.parquet"
-        )
-
+        table = pa.table({"id": mine, "text": texts, "file": [file] * ROWS})
+        parquet.write_table(table, tmp_path / "in" / f"{file}.parquet")
     cluster = cluster_utils.Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=2)
