@@ -144,21 +144,17 @@ def test_only_a_model_that_the_user_names_is_downloaded(index, monkeypatch):
         assert {call.kwargs["local_files_only"] for call in download.call_args_list} == {model is None}
 
 
-@pytest.fixture
-def other(tmp_path) -> Path:
+def test_an_index_of_another_default_model_finds_words_and_the_command_that_it_names_brings_the_rest(tmp_path):
     path = tmp_path / "default.index"
     with SearchIndex.create(path) as index:
         index.add(SENTENCES, [f"s{n}" for n in range(8)], [{"number": n} for n in range(8)])
     # As after a change of the default model.
     changed_settings(path, model_fingerprint="0" * 64)
-    return path
-
-
-def test_words_are_found_and_the_command_that_is_named_brings_the_rest(other):
-    with SearchIndex.open(other) as index:
+    with SearchIndex.open(path) as index:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert index.search("dull film", mode="words")[0].id == "s3"
+            assert index.search("film", mode="words", where="number < 3")[0].id == "s2"
         with pytest.warns(UserWarning, match=r"by words alone.*with the model 'default'.*index reembed") as warned:
             (hit, *_) = index.search("dull film")
         assert (hit.id, hit.relevance) == ("s3", None)
@@ -169,25 +165,21 @@ def test_words_are_found_and_the_command_that_is_named_brings_the_rest(other):
         assert "index reembed" in index.verify().unchecked[-1]
         with pytest.raises(OtherModelError, match=r"^[^\n]*ctx-embed index reembed [^\n]*$") as caught:
             index.search("dull film", mode="dense")
-    command = re.search(r"ctx-embed (index reembed) (\S+)", str(caught.value))
-    Command(command[1]).succeeds(command[2])
-    with SearchIndex.open(other) as index:
-        assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
-
-
-def test_an_assistant_and_a_server_find_words_and_say_why(other):
-    anyio = pytest.importorskip("anyio")
-    mcp = pytest.importorskip("ctx_embed.serving.mcp")
-    with SearchIndex.open(other) as index, pytest.warns(UserWarning, match="by words alone"):
-        found = anyio.run(mcp.create_server(index).call_tool, "search", {"query": "dull film"})
+        anyio = pytest.importorskip("anyio")
+        mcp = pytest.importorskip("ctx_embed.serving.mcp")
+        with pytest.warns(UserWarning, match="by words alone"):
+            found = anyio.run(mcp.create_server(index).call_tool, "search", {"query": "dull film"})
     answer = json.loads(found.content[0].text)
     assert answer["hits"][0]["id"] == "s3"
     assert "index reembed" in answer["warning"]
-    with serving(other) as server:
-        ask = asking(server, other.name)
+    with serving(path) as server:
+        ask = asking(server, path.name)
         for options in ({"mode": "words"}, {}):
             assert ask("search", query="dull film", **options)["hits"][0]["id"] == "s3"
         assert "index reembed" in ask("search", query="dull film", mode="dense")["error"]["message"]
-        Command("index reembed").succeeds(other)
+        command = re.search(r"ctx-embed (index reembed) (\S+)", str(caught.value))
+        Command(command[1]).succeeds(command[2])
         # The server goes on, and finds the new vectors.
         assert ask("search", query="a boring movie", mode="dense")["hits"][0]["id"] in ("s2", "s3")
+    with SearchIndex.open(path) as index:
+        assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
