@@ -151,7 +151,9 @@ def test_the_last_context_is_what_the_classifier_reads(workplace, tmp_path):
     assert outcome.figures["accuracy_at"][-1] == pytest.approx(outcome.figures["accuracy"])
     assert len(outcome.figures["length"]) == 3
     (untied,) = chosen(find_experiment("settling"), ["untied_k-3"])
-    train, _, fold = split(outcome.cell.settings, "fold 1", workplace)
+    train, test, fold = split(outcome.cell.settings, "fold 1", workplace)
+    assert not {*train.texts} & {*test.texts}
+    assert not {*test.texts} & {*split(outcome.cell.settings, "fold 2", workplace)[1].texts}
     _, figures = trained(untied.settings | {"training": outcome.cell.settings["training"]}, workplace, train, fold)
     assert figures["parameters"] == 3 * outcome.figures["parameters"]
     assert outcome.cell.settings["initial"] == {TIED: True}
