@@ -3,12 +3,13 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.index.support.child import environment
 
 # Servers of a busy machine take their time; each call has a connection of its own.
 get, post = partial(httpx.get, timeout=60), partial(httpx.post, timeout=60)
+JSON = {"Content-Type": "application/json"}
 
 DOCUMENTS = {
     1: ("prices rise faster than wages", {"year": 2020, "lang": "en", "topic": "economy"}),
@@ -46,6 +48,17 @@ class Server:
         host, port = self.url.removeprefix("http://").split(":")
         return host, int(port)
 
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of its log."""
+        return list(map(json.loads, self.log.read_text().splitlines()))
+
+    def connected(self, *sent: bytes) -> socket.socket:
+        """Return a connection of its own that has sent these bytes."""
+        connection = socket.create_connection(self.address, timeout=30)
+        connection.sendall(b"".join(sent))
+        return connection
+
     def stop(self) -> int:
         """Stop the server as a service manager does and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
@@ -57,15 +70,26 @@ def asking(server: Server, name: str) -> Callable[..., dict[str, Any]]:
     return lambda route, **body: post(f"{server.url}/v1/indexes/{name}/{route}", json=body).json()
 
 
-@contextmanager
-def serving(*arguments: object, **variables: str) -> Iterator[Server]:
+def head(path: str, length: int) -> bytes:
+    """Return the head of a request with a body."""
+    lines = f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {length}"
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def wait_until(met: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until a condition is met."""
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def serving(*arguments: object, **variables: str) -> AbstractContextManager[Server]:
     """Run `ctx-embed serve` with these arguments and environment variables on a free port."""
-    with _running(["-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)], variables) as server:
-        yield server
+    return _running(["-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)], variables)
 
 
-@contextmanager
-def serving_settings(index: Path, **settings: float) -> Iterator[Server]:
+def serving_settings(index: Path, **settings: float) -> AbstractContextManager[Server]:
     """Run a server of an index with settings that the command does not have, on a free port."""
     script = (
         "import json, pathlib, sys\n"
@@ -73,8 +97,7 @@ def serving_settings(index: Path, **settings: float) -> Iterator[Server]:
         "from ctx_embed.serving.settings import Settings\n"
         "run(Settings([pathlib.Path(sys.argv[1])], **json.loads(sys.argv[2])), 0, 1)\n"
     )
-    with _running(["-c", script, str(index), json.dumps(settings)], {}) as server:
-        yield server
+    return _running(["-c", script, str(index), json.dumps(settings)], {})
 
 
 @contextmanager
@@ -98,12 +121,9 @@ def _running(arguments: list[str], variables: dict[str, str]) -> Iterator[Server
             command = [sys.executable, *arguments]
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment() | variables)
         try:
-            deadline = time.monotonic() + 120
-            while process.poll() is None and not (found := re.search(r"http://\S+", said.read_text())):
-                assert time.monotonic() < deadline, "the server does not start"
-                time.sleep(0.02)
+            wait_until(lambda: process.poll() is not None or "http://" in said.read_text(), 120)
             assert process.poll() is None, log.read_text()
-            yield Server(found[0], process, log, said.read_text())
+            yield Server(re.search(r"http://\S+", said.read_text())[0], process, log, said.read_text())
         finally:
             process.kill()
             process.wait()

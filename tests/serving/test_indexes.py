@@ -7,7 +7,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,13 +22,12 @@ from ctx_embed.index.hits import Hits
 from ctx_embed.index.search import Reranker
 from ctx_embed.model import Model
 from ctx_embed.serving.indexes import opened
-from ctx_embed.serving.service import ServedReranker, Service
-from ctx_embed.serving.settings import Settings
+from ctx_embed.serving.service import ServedReranker
 from tests.helpers.errors import error
 from tests.index.support.child import environment
 from tests.index.support.cross_encoder import save_cross_encoder
 from tests.index.support.hash_model import HashModel
-from tests.serving.server import answering, asking, get, post, serving
+from tests.serving.server import JSON, answering, asking, get, post, serving
 
 VECTOR = [float(place == 3) for place in range(320)]
 
@@ -59,17 +57,14 @@ def test_hits_are_those_of_the_index_in_its_folder(ask, index_path):
         answer = ask("search", **options)
         with SearchIndex.open(index_path) as index:
             expected = index.search(**options)
-        found, answered = (
-            [answer[name]] if isinstance(expected, Hits) else answer[name] for name in ("hits", "answered")
-        )
-        expected = [expected] if isinstance(expected, Hits) else expected
-        assert answered == [hits.answered for hits in expected]
-        for of_query, hits in zip(found, expected, strict=True):
-            for got, hit in zip(of_query, hits, strict=True):
-                assert got["score"] == pytest.approx(hit.score, abs=1e-5)
+        if isinstance(expected, Hits):
+            answer, expected = {name: [value] for name, value in answer.items()}, [expected]
+        assert answer["answered"] == [hits.answered for hits in expected]
+        for found, hits in zip(answer["hits"], expected, strict=True):
+            for got, hit in zip(found, hits, strict=True):
                 assert (got["id"], got["text"], got["metadata"]) == (hit.id, hit.text, hit.metadata)
                 assert (got["corrected"], got["highlight"]) == (hit.corrected, hit.highlight and list(hit.highlight))
-                for name in ("relevance", "fused", "late"):
+                for name in ("score", "relevance", "fused", "late"):
                     assert got[name] == pytest.approx(getattr(hit, name), abs=1e-5)
 
 
@@ -77,16 +72,13 @@ def test_mistakes_are_those_of_the_index_in_its_folder(server, index_path):
     for route, body in (
         ("search", {"query": "x", "k": 0}),
         ("search", {"query": "x", "where": "year >"}),
-        ("search", {"query": "x", "where": 'year > "2020"'}),
         ("delete", {"where": 'year > "01.06.2024"'}),
-        ("add", {"texts": ["x"], "ids": ["1"]}),
         ("search", {"query": 5}),
         ("search", {"query": [1.0, 2.0]}),
         ("search", {"query": "x", "like": 1}),
         ("add", {"texts": ["x"], "ids": ["cat"]}),
         ("delete", {}),
         ("topics", {"count": 10**7}),
-        ("topics", {"count": 0}),
         ("update_metadata", {"ids": ["no"], "changes": {"a": 1}}),
     ):
         answer = post(f"{server.url}/v1/indexes/notes.index/{route}", json=body)
@@ -104,8 +96,7 @@ def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_requ
 
         def hit(query: str, **options: object) -> dict:
             body = {"query": query, "k": 1, "mode": "words", **options}
-            (found,) = client.post("/v1/indexes/cut/search", json=body).json()["hits"]
-            return found
+            return client.post("/v1/indexes/cut/search", json=body).json()["hits"][0]
 
         cat = hit("slept noon")
         assert cat["location"] == {"source": "notes.md", "line": 9, "page": None, "heading": "Cats"}
@@ -116,12 +107,12 @@ def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_requ
 
 
 def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_be_so(ask, server):
-    said = ["The model knows no word of a query: it finds nothing by meaning."]
     for query in ("", " \n", ["cat", "", "日本語"]):
         for mode in ("hybrid", "dense", "words"):
             assert ask("search", query=query, mode=mode)["warnings"] == ["A query is empty: it finds nothing."]
     for body in ({"query": "日本語"}, {"query": ["cat", "日本語"]}, {"query": "日本語", "k": 5000}):
-        assert ask("search", **body, mode="dense")["warnings"] == said
+        (said,) = ask("search", **body, mode="dense")["warnings"]
+        assert said == "The model knows no word of a query: it finds nothing by meaning."
     assert "warnings" not in ask("search", query="cat")
     without = ask("search", query="x", rerank="minilm")["error"]["message"]
     assert without == "the server has no rerankers; start it with --reranker MODEL"
@@ -135,7 +126,7 @@ def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_b
         assert "warnings" not in ask(route, **body, where=None)
         # The field is known, but no document has this value.
         assert ask(route, **body, where="year = -1") == nothing
-    assert all(json.loads(line) for line in server.log.read_text().splitlines())
+    assert all(server.lines)
 
 
 def test_an_index_is_described_with_its_topics_and_fields_and_a_hit_is_explained(server, ask):
@@ -151,15 +142,13 @@ def test_an_index_is_described_with_its_topics_and_fields_and_a_hit_is_explained
     assert (fields["year"]["lowest"], fields["year"]["highest"]) == (2018, 2022)
     assert fields["topic"]["values"] == [{"value": "economy", "documents": 2}, {"value": "film", "documents": 2}]
     assert fields["tame"]["type"] == "boolean"
-    body = {"query": "inflation", "id": 1}
-    found = ask("explain", **body)
+    found = ask("explain", query="inflation", id=1)
     (hit,) = ask("search", query="inflation", k=1)["hits"]
     assert found["score"] == pytest.approx(hit["score"], abs=1e-6)
-    side = found["document"]
-    assert side["rest"] + sum(token["weight"] for token in side["tokens"]) == pytest.approx(hit["score"], abs=2e-5)
-    weights = {token["text"]: token["weight"] for token in side["tokens"]}
+    weights = {token["text"]: token["weight"] for token in found["document"]["tokens"]}
+    assert found["document"]["rest"] + sum(weights.values()) == pytest.approx(hit["score"], abs=2e-5)
     assert max(weights["prices"], weights["wages"]) > weights["faster than"]
-    for wrong, status in (({**body, "id": 99}, 404), ({"query": "x"}, 400)):
+    for wrong, status in (({"query": "x", "id": 99}, 404), ({"query": "x"}, 400)):
         assert post(f"{server.url}/v1/indexes/notes.index/explain", json=wrong).status_code == status
 
 
@@ -195,7 +184,7 @@ def test_changes_are_made_and_seen(server, ask, index_path):
 
 def test_half_an_emoji_costs_no_other_text(server):
     def answer(route: str, body: str) -> dict:
-        return post(f"{server.url}/v1{route}", content=body, headers={"Content-Type": "application/json"}).json()
+        return post(f"{server.url}/v1{route}", content=body, headers=JSON).json()
 
     half, whole, index = "\\ud83d", "\\ud83d\\ude00", "/indexes/notes.index"
     embedded = [
@@ -258,24 +247,22 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         for query, answered in (("how do volcanoes erupt?", False), ("inflation", True)):
             assert (await answer(client, "search", query=query))["answered"] is answered
         for late in (False, True):
+            options = {"query": "a night of rain at the museum", "late": late}
             with SearchIndex.open(tmp_path / "notes.index") as index:
-                wanted = [hit.id for hit in index.search("a night of rain at the museum", late=late)]
-            hits = (await answer(client, "search", query="a night of rain at the museum", late=late))["hits"]
-            assert [hit["id"] for hit in hits] == wanted
-        assert (await answer(client, "get", id="cat.txt"))["text"].startswith("The cat sat on the mat.")
+                wanted = [hit.id for hit in index.search(**options)]
+            assert [hit["id"] for hit in (await answer(client, "search", **options))["hits"]] == wanted
         part = await answer(client, "get", id="cat.txt", start=4, length=3)
         assert (part["text"], part["characters"]) == ("cat", 46)
         described = await answer(client, "describe")
         assert described["documents"] == 3
         assert {"year", "source"} <= {field["name"] for field in described["fields"]}
-        foreign = await answer(client, "search", query="日本語", mode="dense")
-        assert foreign["warning"].startswith("The model knows no word of the query.")
-        assert (await answer(client, "search", query=" "))["warning"].startswith("The query is empty")
+        for query, said in (("日本語", "The model knows no word of the query."), (" ", "The query is empty")):
+            assert (await answer(client, "search", query=query, mode="dense"))["warning"].startswith(said)
         assert (await client.call_tool("get", {"id": "cat.txt", "length": 10**9})).is_error
-        assert (await answer(client, "get", id="1"))["id"] == (await answer(client, "get", id=1))["id"] == 1
+        for identifier in ("1", 1):
+            assert (await answer(client, "get", id=identifier))["text"] == "prices rise faster than wages"
         for where, said in (
             ("year >", "filter"),
-            ('year > "2020"', "the field 'year' has no text"),
             ("yaer = 2020", "no document has a field 'yaer' (fields: "),
         ):
             wrong = await client.call_tool("search", {"query": "x", "where": where})
@@ -311,20 +298,19 @@ def test_a_classifier_is_served_by_the_name_of_its_folder(tmp_path):
     texts, folder = ["great food", "lovely staff", "cold soup", "rude waiter"], tmp_path / "reviews"
     fitted = TextClassifier().fit(texts, ["good", "good", "bad", "bad"])
     fitted.save(folder)
-    asked = ["friendly service", "a cold, rude place"]
     with serving("--model", "default", "--model", folder) as server:
         assert server.said == f"ctx-embed serves no indexes at {server.url} (Ctrl-C stops it)\n"
         assert get(f"{server.url}/v1/indexes").json() == {"indexes": []}
+        asked = ["friendly service", "a cold, rude place"]
         found = post(f"{server.url}/v1/classify", json={"model": "reviews", "input": asked}).json()
         assert found["model"] == "reviews"
         assert [row["prediction"] for row in found["data"]] == ["good", "bad"]
         for row, expected in zip(found["data"], fitted.predict_proba(asked), strict=True):
-            assert [prediction["label"] for prediction in row["predictions"]] == ["bad", "good"]
-            assert [prediction["score"] for prediction in row["predictions"]] == pytest.approx(list(expected), abs=1e-5)
-            assert row["score"] == max(prediction["score"] for prediction in row["predictions"])
-        models = {model["id"]: model for model in get(f"{server.url}/v1/models").json()["data"]}
-        assert set(models) == {"default", "ctx-embed/default", "reviews"}
-        assert models["reviews"]["labels"] == ["bad", "good"]
+            scores = {prediction["label"]: prediction["score"] for prediction in row["predictions"]}
+            assert scores == pytest.approx({"bad": expected[0], "good": expected[1]}, abs=1e-5)
+            assert row["score"] == max(scores.values())
+        models = {model["id"]: model.get("labels") for model in get(f"{server.url}/v1/models").json()["data"]}
+        assert models == {"default": None, "ctx-embed/default": None, "reviews": ["bad", "good"]}
         for body, status in (({"model": "views"}, 404), ({"model": 5}, 400), ({"model": "reviews", "input": []}, 400)):
             answer = post(f"{server.url}/v1/classify", json={"input": "x", **body})
             assert (answer.status_code, answer.json()["error"]["type"]) == (status, "invalid_request_error")
@@ -366,19 +352,18 @@ def test_a_cross_encoder_and_an_encoder_rerank(cross_encoder, reranking, index_p
     scores = model.predict([(query, text) for text in texts], show_progress_bar=False)
     search = asking(reranking, "notes.index")
     body = {"query": query, "documents": texts, "model": "cross", "return_documents": True}
-    found = post(f"{reranking.url}/v1/rerank", json=body).json()
+    found = post(f"{reranking.url}/v1/rerank", json=body).json()["results"]
     order = np.argsort(-scores, kind="stable").tolist()
-    assert [result["index"] for result in found["results"]] == order
-    expected = pytest.approx([float(scores[place]) for place in order], abs=1e-5)
-    assert [result["relevance_score"] for result in found["results"]] == expected
-    assert found["results"][0]["document"] == {"text": texts[order[0]]}
+    assert [result["index"] for result in found] == order
+    assert [result["relevance_score"] for result in found] == pytest.approx(scores[order].tolist(), abs=1e-5)
+    assert found[0]["document"] == {"text": texts[order[0]]}
     with SearchIndex.open(index_path) as index:
         expected = index.search(query, 3, rerank=model)
     hits = search("search", query=query, k=3, rerank="cross")["hits"]
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
     assert [hit["reranked"] for hit in hits] == pytest.approx([hit.reranked for hit in expected], abs=1e-5)
-    several = search("search", query=[query, "pets"], k=3, rerank="cross")["hits"]
-    assert [hit["id"] for hit in several[0]] == [hit["id"] for hit in hits]
+    several, _ = search("search", query=[query, "pets"], k=3, rerank="cross")["hits"]
+    assert [hit["id"] for hit in several] == [hit["id"] for hit in hits]
     assert search("search", query=query, k=3, rerank="cross", fuse=True)["hits"][0]["id"] == hits[0]["id"]
     assert search("search", query=query, k=3)["hits"][0]["reranked"] is None
     # A path in a request would load whatever is there.
@@ -387,25 +372,11 @@ def test_a_cross_encoder_and_an_encoder_rerank(cross_encoder, reranking, index_p
     assert post(f"{reranking.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
     listed = get(f"{reranking.url}/v1/models").json()["data"]
     assert "cross" in [facts["id"] for facts in listed if facts.get("reranks")]
-    texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "a cat in the city"
-    scores = tiny_model.encode(texts) @ tiny_model.encode(query)
-    body = {"query": query, "documents": texts, "model": "tiny"}
-    for result in post(f"{reranking.url}/v1/rerank", json=body).json()["results"]:
-        assert result["relevance_score"] == pytest.approx(float(scores[result["index"]]), abs=1e-5)
-    hits = asking(reranking, "notes.index")("search", query=query, k=6, mode="dense", rerank="tiny")["hits"]
-    assert {hit["text"]: hit["reranked"] for hit in hits}[texts[0]] == pytest.approx(float(scores[0]), abs=1e-5)
-
-
-def test_what_cannot_be_served_is_one_line(tiny_model_path, monkeypatch):
-    for settings, said in (
-        ({"reranker": ("nowhere/at/all",)}, "nowhere/at/all: no such model folder"),
-        ({"reranker": ("default", "default")}, "two models have the name 'default'; rename"),
-        ({"model": ("nowhere",)}, "nowhere: no such folder"),
-        ({"model": ("default", "tiny")}, "tiny: not a classifier (no classifier.safetensors)"),
-        ({"api_key_file": Path("nowhere")}, "nowhere: cannot be read"),
-    ):
-        monkeypatch.chdir(tiny_model_path.parent)
-        assert error(Service, Settings(**settings)).startswith(said)
+    scores = (tiny_model.encode(texts) @ tiny_model.encode(query)).tolist()
+    for result in post(f"{reranking.url}/v1/rerank", json={**body, "model": "tiny"}).json()["results"]:
+        assert result["relevance_score"] == pytest.approx(scores[result["index"]], abs=1e-5)
+    hits = search("search", query=query, k=6, mode="dense", rerank="tiny")["hits"]
+    assert {hit["text"]: hit["reranked"] for hit in hits}[texts[0]] == pytest.approx(scores[0], abs=1e-5)
 
 
 # The shipped model
@@ -417,9 +388,7 @@ def test_a_client_of_openai_gets_what_it_expects(server, embedder):
     vectors = embedder.encode(SENTENCES)
 
     def created(**body: object) -> dict:
-        answer = post(f"{server.url}/v1/embeddings", json={"model": "default", **body})
-        assert answer.status_code == 200
-        return answer.json()
+        return post(f"{server.url}/v1/embeddings", json={"model": "default", **body}).json()
 
     found = created(input=SENTENCES)
     assert np.allclose([row["embedding"] for row in found["data"]], vectors, atol=1e-6)
@@ -435,13 +404,12 @@ def test_a_client_of_openai_gets_what_it_expects(server, embedder):
     rows = [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in packed]
     assert np.allclose(rows, vectors, atol=1e-6)
     # Fields of other clients are ignored.
-    created(input="x", task="text-matching", normalized=True, late_chunking=False, truncate=True)
+    assert created(input="x", task="text-matching", normalized=True, late_chunking=False, truncate=True)["data"]
 
 
 def test_mistakes_are_told_as_openai_tells_them(server):
     for body, status, said in (
         ({"model": "gpt-4"}, 404, "unknown model 'gpt-4': known are ctx-embed/default, default"),
-        ({"model": None}, 400, "model: input should be a valid string"),
         ({"input": None}, 400, "input: must be a string or a list of strings"),
         ({"input": []}, 400, "input: list should have at least 1 item"),
         ({"input": [[1, 2]]}, 400, "check_embedding_ctx_length=False"),

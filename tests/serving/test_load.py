@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +22,10 @@ import pytest
 from ctx_embed import SearchIndex
 from ctx_embed.serving.gate import MOST
 from tests.bounded.requests import answer as answered
-from tests.serving.server import Server, get, make_index, post, serving, serving_settings
+from tests.serving.server import JSON, Server, get, head, make_index, post, serving, serving_settings, wait_until
 
 WORDS = ["prices", "rise", "faster", "than", "wages", "cat", "sat", "mat", "film", "joy", "scene", "dull", "garden"]
 NAME = "/v1/indexes/large"
-JSON = {"Content-Type": "application/json"}
-HEAD = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
 def text(number: int, words: int) -> str:
@@ -40,9 +38,7 @@ def large(tmp_path_factory) -> Path:
     """The folder of an index of 10,000 passages in 5,000 documents."""
     path = tmp_path_factory.mktemp("load") / "large"
     with SearchIndex.create(path) as index:
-        index.add(
-            [text(number, 120) for number in range(10_000)], metadata=[{"n": n, "kind": 1} for n in range(10_000)]
-        )
+        index.add([text(n, 120) for n in range(10_000)], metadata=[{"n": n, "kind": 1} for n in range(10_000)])
     return path
 
 
@@ -50,31 +46,6 @@ def large(tmp_path_factory) -> Path:
 def busy(large) -> Iterator[Server]:
     with serving(large) as server:
         yield server
-
-
-def assert_others_are_answered(server: Server, work: Callable[[], object]) -> None:
-    """Assert that `/healthz` takes at most 0.1 s while a request is answered, once in 3.
-
-    As this machine may be busy, an answer takes no longer than the server's process was at work meanwhile.
-    """
-    pauses: list[float] = []
-    process = psutil.Process(server.process.pid)
-
-    def now() -> tuple[float, float]:
-        return time.perf_counter(), sum(process.cpu_times()[:2])
-
-    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=server.url, timeout=60) as http:
-        http.get("/healthz")
-        while len(pauses) < 3 and (not pauses or pauses[-1] > 0.1):
-            running = pool.submit(work)
-            pauses.append(0.0)
-            while not running.done():
-                begin = now()
-                assert http.get("/healthz").status_code == 200
-                pauses[-1] = max(pauses[-1], min(end - start for start, end in zip(begin, now(), strict=True)))
-                time.sleep(0.005)
-            running.result()
-    assert pauses[-1] <= 0.1, pauses
 
 
 SEARCH, SHOWN, FILMS = f"{NAME}/search", {"snippets": ["<", ">"]}, [f"a dull film {n}" for n in range(64)]
@@ -104,20 +75,37 @@ LARGEST = {
 }
 
 
-@pytest.mark.parametrize("kind", LARGEST)
-def test_others_are_answered_while_the_largest_requests_run(busy, kind):
-    route, body, status = LARGEST[kind]
-    numbers = itertools.count()
+@pytest.mark.parametrize(("route", "body", "status"), LARGEST.values(), ids=LARGEST)
+def test_others_are_answered_while_the_largest_requests_run(busy, route, body, status):
+    """`/healthz` takes at most 0.1 s while a request is answered, once in 3.
+
+    As this machine may be busy, an answer takes no longer than the server's process was at work meanwhile.
+    """
+    numbers, process, pauses = itertools.count(), psutil.Process(busy.process.pid), []
 
     def ask() -> None:
         # Topics are computed once for each seed.
-        given = json.dumps(body | ({"seed": next(numbers)} if kind == "topics" else {}))
+        given = json.dumps(body | ({"seed": next(numbers)} if route.endswith("topics") else {}))
         answer = post(f"{busy.url}{route}", content=given, headers=JSON)
         said = answer.text[:300]
         assert answer.status_code == status or (status is None and answer.status_code in (200, 400, 504)), said
         assert status != 413 or "too_many_values" in said
 
-    assert_others_are_answered(busy, ask)
+    def now() -> tuple[float, float]:
+        return time.perf_counter(), sum(process.cpu_times()[:2])
+
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=busy.url, timeout=60) as http:
+        http.get("/healthz")
+        while len(pauses) < 3 and (not pauses or pauses[-1] > 0.1):
+            running = pool.submit(ask)
+            pauses.append(0.0)
+            while not running.done():
+                begin = now()
+                assert http.get("/healthz").status_code == 200
+                pauses[-1] = max(pauses[-1], min(end - start for start, end in zip(begin, now(), strict=True)))
+                time.sleep(0.005)
+            running.result()
+    assert pauses[-1] <= 0.1, pauses
 
 
 LONG = {"where": " or ".join(f"n = {-number}" for number in range(200))}
@@ -165,11 +153,10 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("kind", HELD)
-def test_no_step_of_the_event_loop_is_long_while_a_body_is_read(large, monkeypatch, kind):
+@pytest.mark.parametrize("body", HELD.values(), ids=HELD)
+def test_no_step_of_the_event_loop_is_long_while_a_body_is_read(large, monkeypatch, body):
     """The largest bodies that may come; a step, the work between two looks at what else has come, takes some 10 ms."""
-    steps: list[float] = []
-    run = asyncio.Handle._run
+    run, steps, longest = asyncio.Handle._run, [], []
 
     def timed(handle: asyncio.Handle) -> None:
         begin = time.thread_time()
@@ -177,14 +164,13 @@ def test_no_step_of_the_event_loop_is_long_while_a_body_is_read(large, monkeypat
         steps.append(time.thread_time() - begin)
 
     monkeypatch.setattr(asyncio.Handle, "_run", timed)
+    route = "/v1/rerank" if "documents" in body[:40] else "/v1/embeddings"
     # As when the server starts, what is loaded is no garbage.
     gc.collect()
     gc.freeze()
-    longest = []
     while len(longest) < 5 and (not longest or min(longest) > 0.04):
         steps.clear()
-        route = "/v1/rerank" if "documents" in HELD[kind][:40] else "/v1/embeddings"
-        assert answered(large.parent, "POST", route, "", [], HELD[kind].encode()) in (200, 400, 413, 422)
+        assert answered(large.parent, "POST", route, "", [], body.encode()) in (200, 400, 413, 422)
         longest.append(max(steps))
     gc.unfreeze()
     assert min(longest) <= 0.04, longest
@@ -232,24 +218,24 @@ def test_an_answer_has_a_largest_size(narrow):
 def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay_nor_delay_a_stop(tmp_path):
     with SearchIndex.create(tmp_path / "large") as index:
         index.add(["film " * 20_000] * 75)
-    request = HEAD.format(f"{NAME}/documents", 2).encode() + b"{}"
     with serving_settings(tmp_path / "large", max_answer=8, read_seconds=2) as server:
         # Less would fit into the buffers of the system.
         assert len(post(f"{server.url}{NAME}/documents", json={}).content) > 7_000_000
         process = psutil.Process(server.process.pid)
         before = most = process.memory_info().rss
-        connections = [socket.socket() for _ in range(50)]
-        for connection in connections:
+
+        def asking() -> socket.socket:
+            connection = socket.socket()
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect(server.address)
-            connection.sendall(request)
-        begin = time.monotonic()
+            connection.sendall(head(f"{NAME}/documents", 2) + b"{}")
+            return connection
 
         def held() -> int:
             return sum(connection.status == "ESTABLISHED" for connection in process.net_connections("tcp"))
 
-        while held() < 40:
-            assert time.monotonic() - begin < 20
+        connections, begin = [asking() for _ in range(50)], time.monotonic()
+        wait_until(lambda: held() >= 40, 20)
         while held():
             assert time.monotonic() - begin < 20
             most = max(most, process.memory_info().rss)
@@ -260,10 +246,7 @@ def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay_nor_delay
         for connection in connections:
             connection.close()
         # They delay no stop.
-        with socket.socket() as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(server.address)
-            connection.sendall(request)
+        with asking() as connection:
             connection.recv(1)
             begin = time.monotonic()
             assert server.stop() == 0
@@ -271,12 +254,8 @@ def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay_nor_delay
 
 
 def test_slow_senders_keep_nobody_out(narrow):
-    head = HEAD.format(f"{NAME}/search", 1000).encode()
-    large = HEAD.format("/v1/embeddings", 1_000_000).encode() + b" " * 950_000
-    slow = []
-    for part in (*[large] * 9, *[head, b"GET /v1/models HT"] * 150):
-        slow.append(socket.create_connection(narrow.address, timeout=30))
-        slow[-1].sendall(part)
+    large = head("/v1/embeddings", 1_000_000) + b" " * 950_000
+    slow = [narrow.connected(part) for part in [large] * 9 + [head(f"{NAME}/search", 1000), b"GET /v1/models HT"] * 150]
     begin = time.monotonic()
     for _ in range(5):
         for connection in slow[9::2]:
@@ -293,64 +272,44 @@ def test_slow_senders_keep_nobody_out(narrow):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_under_load_finishes_each_request_that_began(tmp_path, workers):
-    stopped = threading.Event()
-    wrong: list[object] = []
+    stopped, answers, wrong = threading.Event(), [], []
 
-    def ask(url: str, place: int) -> int:
-        """Ask without pause until the server is gone, and return the number of answers."""
-        answers = 0
+    def ask(url: str, place: int) -> None:
+        """Ask without pause until the server is gone."""
+        body = {"input": [text(place, 30)] * 4, "model": "default"}
         with httpx.Client(timeout=60) as http:
-            while True:
-                try:
-                    body = {"input": [text(place, 30)] * 4, "model": "default"}
-                    answer = http.post(f"{url}/v1/embeddings", json=body)
-                except httpx.HTTPError as error:
-                    # A connection that no request had begun on may be refused or closed, but no answer is cut off.
-                    if not stopped.is_set() or "complete message body" in str(error):
-                        wrong.append(error)
-                    return answers
-                if answer.status_code != 200:
-                    wrong.append(answer.text)
-                answers += 1
+            try:
+                while True:
+                    answers.append(http.post(f"{url}/v1/embeddings", json=body).status_code)
+            except httpx.HTTPError as error:
+                # A connection that no request had begun on may be refused or closed, but no answer is cut off.
+                if not stopped.is_set() or "complete message body" in str(error):
+                    wrong.append(error)
 
     path = make_index(tmp_path / "notes.index")
     with serving(path, "--workers", workers) as server, ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(ask, server.url, place) for place in range(16)]
-        while "/v1/embeddings" not in server.log.read_text():
-            time.sleep(0.1)
+        wait_until(lambda: "/v1/embeddings" in server.log.read_text())
         time.sleep(1)
         stopped.set()
         assert server.stop() == 0
-        answers = sum(each.result() for each in asked)
-        lines = map(json.loads, server.log.read_text().splitlines())
-        statuses = [line["status"] for line in lines if line.get("path") == "/v1/embeddings"]
+        for each in asked:
+            each.result()
+        logged = [line["status"] for line in server.lines if line.get("path") == "/v1/embeddings"]
     assert wrong == []
-    assert statuses == [200] * answers
-
-
-def at_work(server: Server) -> float:
-    """Return how many requests a server's metrics say are at work, themselves among them; -1 while nobody answers."""
-    try:
-        text = get(f"{server.url}/metrics").text
-        found = re.search(r"^ctx_embed_requests_at_work (.*)$", text, re.M)
-        assert found, text
-        return float(found[1])
-    except httpx.HTTPError:
-        return -1
+    assert answers == logged == [200] * len(answers)
 
 
 def test_a_worker_that_dies_is_logged_and_replaced_until_ctrl_c(tmp_path):
     with serving(make_index(tmp_path / "notes.index"), "--workers", 2) as server:
 
-        def wait_for(requests: int) -> None:
-            deadline = time.monotonic() + 60
-            while at_work(server) != requests:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        def at_work() -> str | None:
+            """The requests that the metrics say are at work, themselves among them; None while nobody answers."""
+            with suppress(httpx.HTTPError):
+                return re.search(r"^ctx_embed_requests_at_work (.*)$", get(f"{server.url}/metrics").text, re.M)[1]
 
-        with socket.create_connection(server.address, timeout=30) as connection:
-            connection.sendall(HEAD.format("/v1/embeddings", 9).encode())
-            wait_for(2)
+        with server.connected(head("/v1/embeddings", 9)):
+            wait_until(lambda: at_work() == "2.0")
             children = psutil.Process(server.process.pid).children()
             workers = {child.pid for child in children if "spawn_main" in " ".join(child.cmdline())}
             assert len(workers) == 2
@@ -360,9 +319,8 @@ def test_a_worker_that_dies_is_logged_and_replaced_until_ctrl_c(tmp_path):
                     os.kill(pid, kind)
                 time.sleep(1)
             # What died with its worker is not at work, though its metrics are still there.
-            wait_for(1)
-        said = [json.loads(line).get("message") for line in server.log.read_text().splitlines()]
-        assert {f"Child process [{pid}] died" for pid in workers} <= set(said)
+            wait_until(lambda: at_work() == "1.0")
+        assert {f"Child process [{pid}] died" for pid in workers} <= {line.get("message") for line in server.lines}
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0
         assert "Traceback" not in server.log.read_text()
@@ -379,7 +337,7 @@ def analysing(server: Server) -> dict[int, float]:
     return spent
 
 
-def test_topics_are_computed_once_for_all_visitors(busy, large):
+def test_topics_are_computed_once_for_all_visitors_and_those_of_other_numbers_beside_each_other(busy, large):
     url = f"{busy.url}{NAME}/topics"
     with ThreadPoolExecutor(8) as pool:
         answers = {pool.submit(post, url, json={"count": 7}) for _ in range(8)}
@@ -392,25 +350,17 @@ def test_topics_are_computed_once_for_all_visitors(busy, large):
         index.update_metadata(1, {"changed": True})
     assert post(url, json={"count": 7}).status_code == 200
     assert analysing(busy)[process] > spent + 0.1
-
-
-def test_topics_of_other_numbers_do_not_wait_for_each_other(busy):
     with ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(post, f"{busy.url}{NAME}/topics", json={"count": count, "seed": 1}) for count in (5, 6)]
-        deadline = time.monotonic() + 60
-        while len(analysing(busy)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        answers = [pool.submit(post, url, json={"count": count, "seed": 1}) for count in (5, 6)]
+        wait_until(lambda: len(analysing(busy)) == 2)
         assert [len(answer.result().json()["topics"]) for answer in answers] == [5, 6]
 
 
 def test_an_analysis_ends_when_nobody_waits_for_it(large):
     with serving(large, "--timeout", 0.5) as server:
-        answer = post(f"{server.url}{NAME}/topics", json={})
-        assert answer.status_code == 504
+        assert post(f"{server.url}{NAME}/topics", json={}).status_code == 504
         # Killed, or idle if it had only begun.
-        deadline = time.monotonic() + 60
-        before = None
+        deadline, before = time.monotonic() + 60, None
         while before != (spent := analysing(server)):
             assert time.monotonic() < deadline
             before = spent

@@ -13,7 +13,11 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from ctx_embed import SearchIndex
 from tests.serving.server import serving
@@ -23,20 +27,19 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 # Milliseconds after which a page that does not do what it should has failed.
 PATIENCE = 20_000
-
-
-def executable() -> str | None:
-    """Return the path of an installed browser, or None."""
-    return next(filter(None, map(shutil.which, EXECUTABLES)), None)
+expect.set_options(timeout=PATIENCE)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run the browser without a window, with a fresh profile."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable(), args=OPTIONS)
+    """Run the browser without a window, with a fresh profile; a test is skipped where none is installed."""
+    if (executable := next(filter(None, map(shutil.which, EXECUTABLES)), None)) is None:
+        pytest.skip("no Chromium is installed")
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=executable, args=OPTIONS) as browser,
+    ):
         yield browser
-        browser.close()
 
 
 def opened(browser: Browser, **options: Any) -> tuple[Page, list[str]]:
@@ -46,9 +49,7 @@ def opened(browser: Browser, **options: Any) -> tuple[Page, list[str]]:
     wrong: list[str] = []
     page.on("console", lambda message: message.type in ("error", "warning") and wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on(
-        "request", lambda asked: asked.url.startswith("http://127.0.0.1:") or wrong.append(f"asked for {asked.url}")
-    )
+    page.on("request", lambda sent: sent.url.startswith("http://127.0.0.1:") or wrong.append(f"asked for {sent.url}"))
     return page, wrong
 
 
@@ -60,9 +61,6 @@ def make_index(folder: Path | str, name: str, kind: str | None = None) -> Path:
         index.add([text for text, _ in chosen], metadata=[fields for _, fields in chosen])
     return path
 
-
-# Headings are subjects; each line below has a kind and a text.
-SUBJECTS = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
 
 # Nearly the same as documents above.
 TWINS = [
@@ -80,15 +78,16 @@ MARKUP = (
 def documents() -> tuple[list[str], list[dict[str, Any]]]:
     """Return the texts and their metadata: kind, year, written, tags, urgent, and where each comes from."""
     rows = []
-    for line in filter(None, SUBJECTS.splitlines()):
+    # Headings are subjects; each line below has a kind and a text.
+    for line in filter(None, Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()):
         if line.startswith("# "):
             subject = line[2:]
         else:
             kind, text = line.split(": ", 1)
             rows.append((kind, subject, text))
     rows += [*TWINS, ("note", "computers", MARKUP)]
-    texts, metadata = [], []
-    for number, (kind, subject, text) in enumerate(rows):
+    metadata = []
+    for number, (kind, subject, _) in enumerate(rows):
         written = date(2019, 1, 14) + timedelta(days=53 * ((number * 7) % len(rows)))
         fields: dict[str, Any] = {"kind": kind, "year": written.year, "written": written.isoformat()}
         fields["tags"] = [subject, "winter" if written.month in (11, 12, 1, 2) else "other seasons"]
@@ -98,12 +97,10 @@ def documents() -> tuple[list[str], list[dict[str, Any]]]:
             fields["page"] = 1 + number % 4
         elif kind == "note":
             fields |= {"source": f"notes/{subject}.md", "line": 3 + 4 * (number % 9)}
-        texts.append(text)
         metadata.append(fields)
-    return texts, metadata
+    return [text for _, _, text in rows], metadata
 
 
-DOCS = Path(__file__).parents[3] / "docs"
 PICTURES = [
     ("light", "the heating does not work&mode=hybrid&f.kind=report&f.kind=minutes", (1180, 860), "light", 1),
     ("dark", "too loud at night", (1180, 760), "dark", 1),
@@ -125,8 +122,6 @@ if __name__ == "__main__":
                 page.locator(".sides").wait_for()
                 page.mouse.move(0, 0)
             # The time is that of the machine.
-            page.locator(".summary").evaluate(
-                "line => line.textContent = line.textContent.replace(/ in [\\d,]+ ms/, '')"
-            )
+            page.locator(".summary").evaluate("line => line.textContent = line.textContent.replace(/ in .* ms/, '')")
             picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
-            picture.save(DOCS / f"search-{name}.png", optimize=True)
+            picture.save(Path(__file__).parents[3] / "docs" / f"search-{name}.png", optimize=True)
