@@ -20,6 +20,7 @@ from sklearn.svm import LinearSVC
 from ctx_embed import TextClassifier, load
 from ctx_embed.integrations.shared import shared_model
 from ctx_embed.integrations.sklearn import EmbeddingTransformer
+from ctx_embed.vectors import unit_rows
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error
 
@@ -126,36 +127,23 @@ def test_a_frame_of_embeddings_keeps_its_rows():
     assert columns(EmbeddingTransformer()).set_output(transform="pandas").fit_transform(FRAME).index.equals(FRAME.index)
 
 
-@pytest.fixture(scope="module")
-def expected():
-    return load().encode(SENTENCES)
-
-
-def test_texts_of_any_kind(expected):
+def test_texts_of_any_kind_columns_and_the_first_features():
+    expected = load().encode(SENTENCES)
     for make in (list, tuple, np.array, pd.Series, lambda texts: pd.Series(texts, index=range(5, 13))):
         embeddings = EmbeddingTransformer().fit_transform(make(SENTENCES))
         assert embeddings.dtype == np.float32
         np.testing.assert_allclose(embeddings, expected, rtol=0, atol=1e-6)
-
-
-def test_columns_of_a_frame(expected):
-    frame = pd.DataFrame({"title": SENTENCES, "body": SENTENCES[::-1], "stars": range(8)})
-    both = EmbeddingTransformer()
+    frame, both = pd.DataFrame({"title": SENTENCES, "body": SENTENCES[::-1]}), EmbeddingTransformer()
     columns = ColumnTransformer([("one", EmbeddingTransformer(), "title"), ("two", EmbeddingTransformer(), ["body"])])
-    parts = frame[["title", "body"]]
-    for found in (columns.fit_transform(frame), both.fit_transform(parts), both.fit_transform(parts.to_numpy())):
+    for found in (columns.fit_transform(frame), both.fit_transform(frame), both.fit_transform(frame.to_numpy())):
         np.testing.assert_allclose(found, np.hstack([expected, expected[::-1]]), rtol=0, atol=1e-6)
-
-
-def test_names_of_features_and_truncated_embeddings(expected):
-    assert EmbeddingTransformer().fit_transform([]).shape == (0, 320)
+    assert both.fit_transform([]).shape == (0, 320)
     short = EmbeddingTransformer(truncate_dim=2)
     assert list(short.get_feature_names_out(["a", "b"])) == [f"{a}_embedding{n}" for a in "ab" for n in range(2)]
     frame = short.set_output(transform="pandas").fit_transform(pd.Series(SENTENCES))
     assert list(frame.columns) == ["embedding0", "embedding1"]
     # Of unit length.
-    of_unit_length = expected[:, :2] / np.linalg.norm(expected[:, :2], axis=1, keepdims=True)
-    np.testing.assert_allclose(frame, of_unit_length, atol=1e-6)
+    np.testing.assert_allclose(frame, unit_rows(expected[:, :2]), atol=1e-6)
 
 
 def test_neither_a_clone_nor_a_pickle_holds_the_model():
@@ -171,7 +159,6 @@ def test_what_is_refused():
         ({}, "a text", "X must be a sequence of texts, got one string; put it into a list"),
         ({}, pd.Series(["a", None], dtype=object), "row 1 of X must be a string, got NoneType; fill missing values"),
         ({}, pd.DataFrame({"a": ["b"], "c": [1]}), "row 0 of X must be a string, got int"),
-        ({"truncate_dim": 0}, ["a"], "truncate_dim must be a positive integer, got 0"),
         ({"truncate_dim": 999}, ["a"], "truncate_dim must be at most 320, the model's features, got 999"),
         ({"model": "./nowhere"}, ["a"], "./nowhere: no such model folder"),
     ):
