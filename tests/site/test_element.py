@@ -8,17 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
-pytest.importorskip("playwright", reason="playwright is not installed")
-
-from playwright.sync_api import Page, expect
 
 from ctx_embed import SearchIndex
 from ctx_embed.site import export_site
 from tests.serving.page import browser as browsing
+from tests.serving.page.browser import Page, expect
 from tests.site.pages import served
-
-expect.set_options(timeout=browsing.PATIENCE)
-pytestmark = pytest.mark.skipif(browsing.executable() is None, reason="no Chromium is installed")
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +53,37 @@ def test_hits_are_grouped_by_page_marked_and_lead_to_headings(page, site):
     page.wait_for_load_state()
 
 
-def test_the_keyboard_alone_is_enough(page):
+def test_the_keyboard_alone_is_enough_and_enter_opens_no_hit_of_the_query_before(page, site):
     page.keyboard.press("Tab")
     page.keyboard.type("compost")
-    focused = page.locator("ctx-search .found a:focus")
-    expect(page.locator("ctx-search .found a").first).to_be_visible()
+    found = page.locator("ctx-search .found a")
+    expect(found.first).to_be_visible()
+    held, freed = [], []
+    page.route("**/pieces/**", lambda route: route.continue_() if freed else held.append(route))
+    page.get_by_role("searchbox").fill("where is the lawn mower kept in winter")
+    page.wait_for_timeout(300)
+    assert held
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(100)
+    assert page.url == f"{site[0]}/"
+    freed.append(True)
+    for route in held:
+        route.continue_()
+    expect(page.locator("ctx-search .found h2").first).to_have_text("Tools - The House")
+    page.unroute_all()
+    page.get_by_role("searchbox").fill("compost")
+    expect(found.first.locator(".heading")).to_have_text("Compost")
     page.keyboard.press("ArrowDown")
-    expect(focused.locator(".heading")).to_have_text("Compost")
+    expect(found.first).to_be_focused()
     page.keyboard.press("ArrowDown")
-    expect(page.locator("ctx-search .found a").nth(1)).to_be_focused()
+    expect(found.nth(1)).to_be_focused()
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowUp")
     expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("ctx-search .found")).to_be_hidden()
     page.keyboard.press("ArrowDown")
-    expect(focused).to_have_count(1)
+    expect(page.locator("ctx-search .found a:focus")).to_have_count(1)
     page.keyboard.press("Enter")
     page.wait_for_url("**/garden/beds.html#compost")
     page.wait_for_load_state()
@@ -142,11 +152,21 @@ def test_finished_words_are_got_ready_while_the_next_is_typed(shared, site):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-def test_nothing_is_cut_or_faint(page, scheme, width):
+def test_nothing_is_cut_or_faint_wherever_the_box_is(page, scheme):
+    search, box = page.locator("ctx-search"), page.get_by_role("searchbox")
     page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 800})
-    page.get_by_role("searchbox").fill("heating the house")
+    places = ((700, "float: right; width: 12rem"), (700, "width: 12rem"), (700, "direction: rtl; width: 12rem"))
+    for width, style in ((1280, ""), (360, ""), *places):
+        page.set_viewport_size({"width": width, "height": 800})
+        search.evaluate("(element, style) => { element.style = style; }", style)
+        box.fill("heating the house" + " " * len(style))
+        expect(page.locator("ctx-search .found a").first).to_be_visible()
+        found = page.locator("ctx-search .found").bounding_box()
+        assert found["x"] >= 0, style
+        assert found["x"] + found["width"] <= width, style
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, style
+        box.fill("")
+    box.fill("heating the house")
     expect(page.locator("ctx-search .found a").first).to_be_visible()
     colours = page.evaluate("""() => {
         const root = document.querySelector("ctx-search").shadowRoot;
@@ -156,69 +176,30 @@ def test_nothing_is_cut_or_faint(page, scheme, width):
     back, *texts = [[int(part) for part in re.findall(r"\d+", colour)[:3]] for colour in colours]
     assert (sum(back) < 200) == (scheme == "dark")
     assert all(contrast(text, back) >= 4.5 for text in texts)
-    box = page.locator("ctx-search .found").bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= width
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.emulate_media(color_scheme="light")
+
+
+def luminance(colour: list[int]) -> float:
+    parts = [part / 255 for part in colour]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: list[int], other: list[int]) -> float:
     """WCAG's contrast of two colours."""
-
-    def luminance(colour: list[int]) -> float:
-        parts = [part / 255 for part in colour]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_list_is_within_the_page_wherever_the_box_is(page):
-    search = page.locator("ctx-search")
-    for style in ("float: right; width: 12rem", "width: 12rem", "direction: rtl; width: 12rem"):
-        page.set_viewport_size({"width": 700, "height": 600})
-        search.evaluate("(element, style) => { element.style = style; }", style)
-        page.get_by_role("searchbox").fill("heating" + " " * len(style))
-        expect(page.locator("ctx-search .found a").first).to_be_visible()
-        box = page.locator("ctx-search .found").bounding_box()
-        assert box["x"] >= 0, style
-        assert box["x"] + box["width"] <= 700, style
-        page.get_by_role("searchbox").fill("")
-
-
-def test_enter_opens_no_hit_of_the_query_before(page, site):
-    box = page.get_by_role("searchbox")
-    box.fill("compost")
-    expect(page.locator("ctx-search .found a").first).to_be_visible()
-    held, freed = [], []
-    page.route("**/pieces/**", lambda route: route.continue_() if freed else held.append(route))
-    box.fill("where is the lawn mower kept in winter")
-    page.wait_for_timeout(300)
-    assert held
-    page.keyboard.press("Enter")
-    page.wait_for_timeout(100)
-    assert page.url == f"{site[0]}/"
-    freed.append(True)
-    for route in held:
-        route.continue_()
-    expect(page.locator("ctx-search .found h2").first).to_have_text("Tools - The House")
-    page.unroute_all()
-
-
 def test_a_missing_or_damaged_piece_is_said_and_tried_again(exported, shared, tmp_path):
-    copied = tmp_path / "site"
-    shutil.copytree(exported.parent, copied)
+    copied = shutil.copytree(exported.parent, tmp_path / "site")
     manifest = copied / "search" / "manifest.json"
     kept = manifest.read_bytes()
     with served(copied) as (url, _):
         page, wrong = browsing.opened(shared[0].context.browser)
-        damages = (None, b"<html>", kept.replace(b'"format": 1', b'"format": 2'))
-        for number, damage in enumerate(damages):
-            if damage is None:
-                manifest.unlink()
-            else:
+        for number, damage in enumerate((None, b"<html>", kept.replace(b'"format": 1', b'"format": 2'))):
+            manifest.unlink()
+            if damage is not None:
                 manifest.write_bytes(damage)
                 os.utime(manifest, (number * 100 - 50, number * 100 - 50))
             page.goto(url)
