@@ -35,15 +35,14 @@ def results() -> tuple[np.ndarray, list[int]]:
 
 def unpack(folder: Path) -> None:
     """Unpack Debian's Python and our wheel with what it needs, all for aarch64, into a folder."""
-    names = {"State": "state", "State::status": "state/status", "Cache": "cache"}
-    apt = ["-o", "APT::Architecture=arm64", "-o", "APT::Architectures=arm64", "-o", "Debug::NoLocking=1"]
-    apt += [f"-oDir::{name}={folder / place}" for name, place in names.items()]
+    apt = ["apt-get", "-qq", *(f"-oAPT::{name}=arm64" for name in ("Architecture", "Architectures"))]
+    places = {"State": "state", "State::status": "state/status", "Cache": "cache"}
+    apt += ["-oDebug::NoLocking=1", *(f"-oDir::{name}={folder / place}" for name, place in places.items())]
     for place in ("state/lists/partial", "cache/archives/partial"):
         (folder / place).mkdir(parents=True)
     (folder / "state/status").touch()
-    subprocess.run(["apt-get", "-qq", *apt, "update"], check=True)
-    install = ["install", "-y", "--download-only", "--no-install-recommends"]
-    subprocess.run(["apt-get", "-qq", *apt, *install, *PACKAGES], check=True)
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "install", "-y", "--download-only", "--no-install-recommends", *PACKAGES], check=True)
     for package in (folder / "cache/archives").glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, folder / "root"], check=True)
     (version,) = {path.name.removeprefix("python") for path in (folder / "root/usr/bin").glob("python3.[0-9]*[0-9]")}
@@ -65,11 +64,10 @@ def main() -> None:
         subprocess.run(there, env={"PATH": os.environ["PATH"], **variables}, check=True)
         vectors, ids = results()
         with np.load(folder / "there.npz") as found:
-            distance = float(abs(found["vectors"] - vectors).max())
+            distance, kernel = float(abs(found["vectors"] - vectors).max()), str(found["kernel"])
             equal = found["ids"].tolist() == ids
-            kernel = str(found["kernel"])
-    hits = "agree" if equal else "differ"
-    print(f"aarch64 ({kernel}) and {kernel_name()}: vectors differ by {distance:.1g}, hits {hits}")
+    said = f"vectors differ by {distance:.1g}, hits {'agree' if equal else 'differ'}"
+    print(f"aarch64 ({kernel}) and {kernel_name()}: {said}")
     sys.exit(not (equal and distance < 2e-6 and kernel == "plain"))
 
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".clients"
 
-NEAREST = "assert found == texts[1], found\n"
-
 # Starts the server that the blocks over HTTP call, and stops it when the program ends.
 SERVER = """
 import atexit, subprocess, sys
@@ -33,46 +31,33 @@ expected = ctx_embed.load().encode(texts)
 """
 SAME = "import numpy as np\nnp.testing.assert_allclose(found, expected, atol=2e-5)\n"
 
-USES = {
-    "Plain HTTP": SERVER
-    + """
-answer = server.post("/embeddings", json={"model": "default", "input": texts}).json()
-found = [row["embedding"] for row in answer["data"]]
-"""
-    + SAME,
-    "OpenAI's API": f"""{SERVER}
-found = [row.embedding for row in client.embeddings.create(model="default", input=texts).data]
-{SAME}""",
-    "LangChain over HTTP": SERVER + "found = embeddings.embed_documents(texts)\n" + SAME,
-    "LlamaIndex over HTTP": SERVER + "found = embed_model.get_text_embedding_batch(texts)\n" + SAME,
-    "LangChain": f"""
+HTTP = {
+    "Plain HTTP": 'answer = server.post("/embeddings", json={"model": "default", "input": texts}).json()\n'
+    'found = [row["embedding"] for row in answer["data"]]\n',
+    "OpenAI's API": 'found = [row.embedding for row in client.embeddings.create(model="default", input=texts).data]\n',
+    "LangChain over HTTP": "found = embeddings.embed_documents(texts)\n",
+    "LlamaIndex over HTTP": "found = embed_model.get_text_embedding_batch(texts)\n",
+}
+NEAREST = {
+    "LangChain": """
 from langchain_core.vectorstores import InMemoryVectorStore
 store = InMemoryVectorStore.from_texts(texts, embeddings)
 found = store.similarity_search("inflation", k=1)[0].page_content
-{NEAREST}""",
-    "LlamaIndex": f"""
+""",
+    "LlamaIndex": """
 from llama_index.core import Document, VectorStoreIndex
 index = VectorStoreIndex.from_documents([Document(text=text) for text in texts], embed_model=embed_model)
 found = index.as_retriever(similarity_top_k=1).retrieve("inflation")[0].text
-{NEAREST}""",
-    "Haystack": """
-import numpy as np
-embedder.warm_up()
-found = embedder.run("inflation")["embedding"]
-np.testing.assert_allclose(found, ctx_embed.load().encode("inflation"), atol=1e-5)
 """,
-    "txtai": f"""
-embeddings.index(texts)
-found = embeddings.search("inflation", 1)[0]["text"]
-{NEAREST}""",
-    "Chroma": f"""
+    "txtai": 'embeddings.index(texts)\nfound = embeddings.search("inflation", 1)[0]["text"]\n',
+    "Chroma": """
 import chromadb
 client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False))
 collection = client.create_collection("page", embedding_function=function)
 collection.add(ids=["a", "b", "c"], documents=texts)
 found = collection.query(query_texts=["inflation"], n_results=1)["documents"][0][0]
-{NEAREST}""",
-    "LanceDB": f"""
+""",
+    "LanceDB": """
 import tempfile
 import lancedb
 from lancedb.pydantic import LanceModel, Vector
@@ -84,13 +69,22 @@ class Note(LanceModel):
 table = lancedb.connect(tempfile.mkdtemp()).create_table("notes", schema=Note)
 table.add([dict(text=text) for text in texts])
 found = table.search("inflation").limit(1).to_list()[0]["text"]
-{NEAREST}""",
+""",
     "Qdrant": """
 model = ctx_embed.load()
 client.upload_collection("notes", vectors=model.encode(texts), payload=[{"text": text} for text in texts])
 found = client.query_points("notes", query=model.encode("inflation")).points[0].payload["text"]
-"""
-    + NEAREST,
+""",
+}
+USES = {
+    **{name: SERVER + use + SAME for name, use in HTTP.items()},
+    **{name: use + "assert found == texts[1], found\n" for name, use in NEAREST.items()},
+    "Haystack": """
+import numpy as np
+embedder.warm_up()
+found = embedder.run("inflation")["embedding"]
+np.testing.assert_allclose(found, ctx_embed.load().encode("inflation"), atol=1e-5)
+""",
     "BERTopic": """
 import itertools
 words = "cat dog film price wage garden train book rain city house food song river road stone".split()
@@ -98,10 +92,8 @@ documents = [f"the {a} and the {b} near the {c}" for a, b, c in itertools.permut
 found, _ = topics.fit_transform(documents)
 assert len(found) == len(documents) and len(set(found)) > 1
 """,
-    "KeyBERT": """
-found = keywords.extract_keywords(texts[1], top_n=3)
-assert {word for word, _ in found} <= {"prices", "rise", "faster", "wages"} and found
-""",
+    "KeyBERT": "found = keywords.extract_keywords(texts[1], top_n=3)\n"
+    'assert {word for word, _ in found} <= {"prices", "rise", "faster", "wages"} and found\n',
     "SetFit": """
 import numpy as np
 from datasets import Dataset
@@ -114,10 +106,8 @@ trainer.train()
 assert np.abs(classifier.model_body.encode(texts) - before).max() > 1e-3
 assert np.array(classifier.predict(["a great joy", "a dull, bad film"])).tolist() == [1, 0]
 """,
-    "scikit-learn": """
-pipeline.fit(pd.Series([*texts, "A dull film."]), [0, 0, 1, 1])
-assert pipeline.predict(["A film without one good idea."]) == [1]
-""",
+    "scikit-learn": 'pipeline.fit(pd.Series([*texts, "A dull film."]), [0, 0, 1, 1])\n'
+    'assert pipeline.predict(["A film without one good idea."]) == [1]\n',
     "MTEB": """
 from mteb.models import ModelMeta
 from ctx_embed.fingerprint import fingerprint
@@ -148,16 +138,15 @@ class Client(NamedTuple):
 
 def clients() -> dict[str, Client]:
     """Return the programs of the page by their headings."""
-    page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    page, found = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8"), {}
     blocks = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
     first, *sections = re.split(r"^### ", page, flags=re.MULTILINE)
-    found = {}
     for section in sections:
         name = section.split("\n", 1)[0]
         line = re.search(r"^    pip install (.*)$", section, flags=re.MULTILINE)
         (code,) = blocks.findall(section)
-        program = blocks.search(first)[1] + code + USES[name]
-        found[name] = Client(shlex.split(line[1]) if line else ["."], code, program)
+        packages = shlex.split(line[1]) if line else ["."]
+        found[name] = Client(packages, code, blocks.search(first)[1] + code + USES[name])
     return found
 
 

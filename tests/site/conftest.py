@@ -26,9 +26,7 @@ def _tables_once():
 
     def tables(tokenizer: Tokenizer) -> dict[str, Any]:
         kind = tokenizer.normalizer.__getstate__(), tokenizer.pre_tokenizer.__getstate__()
-        if kind not in made:
-            made[kind] = model_tables(tokenizer)
-        return made[kind]
+        return made.get(kind) or made.setdefault(kind, model_tables(tokenizer))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "tables", tables)
@@ -63,7 +61,7 @@ def node() -> Callable[..., Any]:
 
     def run(name: str, folder: Path | None = None) -> None:
         command = [NODE, "--test", "--test-reporter=tap", f"js/tests/{name}"]
-        environment = {**os.environ, **({} if folder is None else {"SITE": str(folder)})}
+        environment = {**os.environ, "SITE": str(folder or "")}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
         assert "# skipped 0\n" in done.stdout

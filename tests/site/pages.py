@@ -37,10 +37,9 @@ HOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>The House<
 
 def make_site(folder: Path) -> Path:
     """Write the pages, and our own documentation as Markdown, and an index of them; return the index."""
+    (folder / "site" / "garden").mkdir(parents=True)
     for name, page in PAGES.items():
-        path = folder / "site" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page.replace("<title>", '<meta charset="utf-8"><title>'), encoding="utf-8")
+        (folder / "site" / name).write_text(page.replace("<title>", '<meta charset="utf-8"><title>'), encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         shutil.copy(page, folder / "site")
     with SearchIndex.create(folder / "site.index", chunk="passages:64", dtype="int8") as index:
@@ -66,7 +65,7 @@ class Handler(SimpleHTTPRequestHandler):
             self.sent.append((self.path, int(value)))
         super().send_header(keyword, value)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *_: Any) -> None:
         pass
 
 
@@ -76,8 +75,6 @@ def served(folder: Path) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     sent: list[tuple[str, int]] = []
     handler = partial(type("Counting", (Handler,), {"sent": sent}), directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", sent
         server.shutdown()
-        thread.join()

@@ -62,8 +62,7 @@ def test_so_are_those_of_other_models(options, tokenizer, tmp_path, node):
     the, cat, s = map(tokenizer.token_to_id, ("the", "cat", "s"))
     entries = tokenizer.get_vocab_size()
     phrases = np.array([[the, cat], [entries, s], [s, entries + 1], [entries, the]])
-    model = make_model(tokenizer, phrases=phrases, **options)
-    model.save_pretrained(str(tmp_path))
+    make_model(tokenizer, phrases=phrases, **options).save_pretrained(str(tmp_path))
     some = [*SENTENCES, "the cat s the cat s s the cat the the cat " * 3, *HOSTILE[:-1], *texts(1400)[-1200:]]
     embedder, pieces = Embedder.load(tmp_path), tmp_path / "site"
     manifest = {"format": 1, "model": add_model(Pieces(pieces), embedder)}
@@ -72,10 +71,9 @@ def test_so_are_those_of_other_models(options, tokenizer, tmp_path, node):
 
 
 def test_models_that_browsers_cannot_run_are_refused_in_one_line(tokenizer, tmp_path):
-    make_model(tokenizer, initial_context="uniform").save_pretrained(str(tmp_path / "uniform"))
-    make_model(tokenizer, max_seq_length=4).save_pretrained(str(tmp_path / "short"))
-    assert "initial_context than 'uniform'" in error(require_readable, Embedder.load(tmp_path / "uniform"))
-    assert "without max_seq_length" in error(require_readable, Embedder.load(tmp_path / "short"))
+    for said, options in (("than 'uniform'", {"initial_context": "uniform"}), ("max_seq", {"max_seq_length": 4})):
+        make_model(tokenizer, **options).save_pretrained(str(tmp_path / said))
+        assert said in error(require_readable, Embedder.load(tmp_path / said))
     assert "that NumPy runs, got int" in error(require_readable, 3)
 
 
