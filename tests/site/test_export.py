@@ -1,7 +1,6 @@
 """The files of an index for browsers, and that a search there ranks as the library does."""
 
 import json
-import shutil
 import sqlite3
 import zlib
 from importlib.resources import files
@@ -85,17 +84,23 @@ def test_headings_lead_to_their_ids():
     assert anchors("<h2>A</h2><h3 id='y'>A</h3>") == {"A": [("A", ""), ("A", "y")]}
 
 
-def test_the_same_index_gives_the_same_files_and_a_page_less_most_of_them(index_path, exported, tmp_path):
+def test_the_same_index_gives_the_same_files(index_path, exported):
     before = contents(exported)
-    copied = shutil.copytree(index_path, tmp_path / "index")
-    with SearchIndex.open(copied) as index:
+    with SearchIndex.open(index_path) as index:
         again = export_site(index, exported)
-        assert contents(exported) == before
-        index.delete(where='source = "garden/tools.html"')
-        export_site(index, tmp_path / "less")
-    assert 0.8 * len(before) < len(before & contents(tmp_path / "less").keys()) < len(before)
+    assert contents(exported) == before
     every = [path.stat().st_size for path in exported.rglob("*") if path.is_file()]
     assert (again.files, again.bytes, again.passages > 100) == (len(every), sum(every), True)
+
+
+def test_a_page_less_leaves_most_pieces_as_they_were(tmp_path, tiny_model_path):
+    with SearchIndex.create(tmp_path / "index", tiny_model_path, backend="numpy") as index:
+        ids = index.add([f"the cat of page {n}" for n in range(200)], metadata=[{"url": f"/{n}"} for n in range(200)])
+        export_site(index, tmp_path / "site")
+        before = contents(tmp_path / "site").keys()
+        index.delete([ids[0]])
+        export_site(index, tmp_path / "site")
+    assert len(before & contents(tmp_path / "site").keys()) > 0.8 * len(before)
 
 
 def test_what_cannot_be_exported_is_one_line(tmp_path, index_path):
