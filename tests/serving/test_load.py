@@ -111,21 +111,19 @@ def test_others_are_answered_while_the_largest_requests_run(busy, route, body, s
 LONG = {"where": " or ".join(f"n = {-number}" for number in range(200))}
 
 
-@pytest.mark.parametrize(
-    ("route", "body"),
-    [
-        *((route, LONG) for route in ("count", "documents", "ids")),
-        ("facets", LONG | {"field": "n"}),
-        ("search", LONG | {"query": "x"}),
-        # There is one group, so all passages are read for a second one.
-        ("search", {"query": "film", "group": "kind"}),
-        ("search", {"query": "film", "exclude": list(range(3000))}),
-    ],
-    ids=range(7),
-)
+WAITING = [
+    *((route, LONG) for route in ("count", "documents", "ids")),
+    *(("facets", LONG | {"field": "n"}), ("search", LONG | {"query": "x"})),
+    # There is one group, so all passages are read for a second one.
+    ("search", {"query": "film", "group": "kind"}),
+    ("search", {"query": "film", "exclude": list(range(3000))}),
+]
+
+
+@pytest.mark.parametrize(("route", "body"), WAITING, ids=range(7))
 def test_searches_do_not_wait_for_a_long_filter_or_for_looks_at_all_passages(busy, route, body):
+    shares: list[float] = []
     with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=busy.url, timeout=60) as http:
-        shares: list[float] = []
         while len(shares) < 3 and (not shares or shares[-1] > 0.5):
             running, begin, longest = pool.submit(http.post, f"{NAME}/{route}", json=body), time.perf_counter(), 0.0
             while not running.done():
@@ -134,7 +132,7 @@ def test_searches_do_not_wait_for_a_long_filter_or_for_looks_at_all_passages(bus
                 longest = max(longest, time.perf_counter() - start)
             assert running.result().status_code == 200
             shares.append(longest / (time.perf_counter() - begin))
-        assert shares[-1] <= 0.5, shares
+    assert shares[-1] <= 0.5, shares
 
 
 HELD = {

@@ -89,21 +89,17 @@ def test_the_routes_are_documented_without_the_network(server):
         documented = inspect.getdoc(getattr(SearchIndex, name)).replace(":meth:", "").replace("`", "")
         assert documented.startswith(said)
         assert documented[len(said) :].lstrip()[:5] in ("", "Args:")
-    page = get(f"{server.url}/docs").text
-    assert "https://" not in page
+    assert "https://" not in get(f"{server.url}/docs").text
     assert get(f"{server.url}/static/docs/swagger-ui-bundle.js").status_code == 200
 
 
-def test_a_page_elsewhere_cannot_reach_a_server_without_keys(server):
+def test_answers_are_for_pages_of_this_host_have_an_id_and_are_compressed_on_demand(server):
     wrong = get(f"{server.url}/v1/indexes", headers={"Host": "evil.example:8080"})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (403, "wrong_host")
-    assert "access-control-allow-origin" not in get(f"{server.url}/healthz", headers={"Origin": "http://x"}).headers
-
-
-def test_answers_have_an_id_and_are_compressed_for_those_who_ask(server):
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     sent = {"X-Request-ID": "of-the-proxy-1", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
-    assert get(f"{server.url}/v1/models", headers=sent).headers["X-Request-ID"] == "of-the-proxy-1"
+    answer = get(f"{server.url}/v1/models", headers={**sent, "Origin": "http://x"}).headers
+    assert (answer["X-Request-ID"], answer.get("access-control-allow-origin")) == ("of-the-proxy-1", None)
     made = get(f"{server.url}/v1/models", headers={"X-Request-ID": 'no id: "'}).headers["X-Request-ID"]
     assert len(made) == 32
     # A request is logged once it has been answered.
@@ -115,8 +111,7 @@ def test_answers_have_an_id_and_are_compressed_for_those_who_ask(server):
         post(f"{server.url}/v1/embeddings", json=body, headers={"Accept-Encoding": encoding})
         for encoding in ("identity", "gzip")
     )
-    assert "Content-Encoding" not in plain.headers
-    assert packed.headers["Content-Encoding"] == "gzip"
+    assert (plain.headers.get("Content-Encoding"), packed.headers["Content-Encoding"]) == (None, "gzip")
     assert packed.json() == plain.json()
     assert int(packed.headers["Content-Length"]) < len(plain.content) / 2
 
@@ -170,22 +165,21 @@ def test_keys_read_and_write(tmp_path):
         assert post(f"{name}/search", json={**search, "cache": True}, headers=headers).status_code == 400
         assert get(f"{name}/fields", headers=headers).status_code == 200
         body = {"texts": ["x"], "ids": ["x"], "changes": {}}
-        for route in ("add", "upsert", "update_metadata", "delete"):
-            for ending in ("", "%0A", "/", "%2F", "?x", ";x"):
-                answer = post(f"{name}/{route}{ending}", json=body, headers=headers)
-                assert answer.status_code in (403, 404, 405), (route, ending, answer.text)
+        for route, ending in product(
+            ("add", "upsert", "update_metadata", "delete"), ("", "%0A", "/", "%2F", "?x", ";x")
+        ):
+            answer = post(f"{name}/{route}{ending}", json=body, headers=headers)
+            assert answer.status_code in (403, 404, 405), (route, ending, answer.text)
         assert get(name, headers=headers).json()["documents"] == 6
         assert contents() == before
         assert "analyst" in {line.get("key") for line in server.lines}
         assert statuses("add", texts=["x"]) == [401, 401, 403, 200]
         assert get(f"{server.url}/v1/server").json()["keys"] is True
         assert get(f"{server.url}/v1/access", headers=headers).json() == {"read": True, "write": False}
-        assert get(f"{server.url}/metrics").status_code == 401
-        assert get(f"{server.url}/readyz").status_code == 200
         described = get(f"{server.url}/openapi.json").json()
         ((scheme, facts),) = described["components"]["securitySchemes"].items()
-        assert (facts["type"], facts["scheme"]) == ("http", "bearer")
-        assert described["paths"]["/v1/embeddings"]["post"]["security"] == [{scheme: []}]
+        secured = described["paths"]["/v1/embeddings"]["post"]["security"]
+        assert (facts["type"], facts["scheme"], secured) == ("http", "bearer", [{scheme: []}])
         # Probes, the page and what it asks first need no key.
         free = {"/", "/static/main.js", "/docs", "/openapi.json", "/healthz", "/readyz", "/v1/server", "/v1/access"}
         routes = {path: next(iter(methods)) for path, methods in described["paths"].items()}
@@ -193,8 +187,7 @@ def test_keys_read_and_write(tmp_path):
         asked |= {path: get(f"{server.url}{path}") for path in free - routes.keys()}
         assert {path for path, answer in asked.items() if answer.status_code != 401} == free
         assert {asked[path].status_code for path in free} == {200}
-        refused = post(f"{name}/search", json={"query": "x"})
-        assert refused.json()["error"]["message"].startswith("an API key is needed")
+        assert post(f"{name}/search", json=search).json()["error"]["message"].startswith("an API key is needed")
         headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
         preflight = httpx.options(f"{name}/search", headers=headers)
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
@@ -213,7 +206,6 @@ def test_the_server_is_not_ready_while_embedding_or_searching_is_stuck(index_pat
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
         assert answer.json()["error"]["message"].startswith(stuck)
-        assert client.get("/healthz").status_code == 200
         freed.set()
         monkeypatch.setattr(batcher, "_work", work)
         assert client.get("/readyz").status_code == 200
@@ -398,9 +390,8 @@ def test_what_cannot_be_served_is_one_line(tmp_path, tiny_model_path, monkeypatc
     assert "nowhere.index" in Command("serve").fails("nowhere.index")
     command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", "--host", "203.0.113.7", "--no-keys"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "cannot listen on 203.0.113.7, port 0" in line
+    assert (done.returncode, "cannot listen on 203.0.113.7, port 0" in line) == (1, True)
     for text in ("", "look abc\n", "read\n", "read a b c\n"):
         (tmp_path / "keys").write_text(text)
         assert "keys: " in error(read_keys, tmp_path / "keys")
@@ -424,8 +415,7 @@ def test_a_full_disk_and_a_damaged_index_are_no_faults_of_the_client(tmp_path):
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
         for _ in range(2):
             answer = post(f"{name}/add", json=documents)
-            assert answer.status_code == 507
-            assert "cannot be written" in answer.json()["error"]["message"]
+            assert (answer.status_code, "cannot be written" in answer.text) == (507, True)
         assert post(f"{name}/count", json={}).json() == {"count": 6}
         assert post(f"{name}/search", json={"query": "inflation", "k": 1}).json()["hits"][0]["id"] == 1
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
@@ -472,10 +462,7 @@ def test_a_wrong_body_is_the_client_s_error(server):
         for body, route in product(BODIES, ROUTES):
             answer = http.post(route, content=body, headers=JSON)
             assert 400 <= answer.status_code < 500, (body[:80], route, answer.text)
-            message = answer.json()["error"]["message"]
-            assert message
-            assert "\n" not in message
-            assert "Traceback" not in message
+            assert re.fullmatch(r"(?!.*Traceback).+", answer.json()["error"]["message"])
         assert http.post(f"{NAME}/search", json={"query": "inflation", "k": 1}).json()["hits"][0]["id"] == 1
 
 
