@@ -225,44 +225,41 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
     async def ask() -> None:
         # Its default is the standard error of when it was imported, perhaps that of another test.
         async with mcp.Client(mcp.stdio_client(parameters, errlog=sys.__stderr__)) as client:
-            await used(client)
-
-    async def used(client: Any) -> None:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"search", "get", "describe"}
-        for tool in tools.values():
-            assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool
-        (hit,) = (await answer(client, "search", query="inflation", k=1, where="year >= 2020"))["hits"]
-        assert hit["id"] == 1
-        assert hit["relevance"] > 0.9
-        first, *_ = (await answer(client, "search", query="entrance fee in pounds", mode="dense"))["hits"]
-        assert (first["highlight"], first["source"]) == ("Tickets cost four pounds.", "museum.txt:1")
-        assert (await answer(client, "search", query="how do volcanoes erupt?", min_relevance=0.9))["hits"] == []
-        for query, answered in (("how do volcanoes erupt?", False), ("inflation", True)):
-            assert (await answer(client, "search", query=query))["answered"] is answered
-        for late in (False, True):
-            options = {"query": "a night of rain at the museum", "late": late}
-            with SearchIndex.open(tmp_path / "notes.index") as index:
-                wanted = [hit.id for hit in index.search(**options)]
-            assert [hit["id"] for hit in (await answer(client, "search", **options))["hits"]] == wanted
-        part = await answer(client, "get", id="cat.txt", start=4, length=3)
-        assert (part["text"], part["characters"]) == ("cat", 46)
-        described = await answer(client, "describe")
-        assert described["documents"] == 3
-        assert {"year", "source"} <= {field["name"] for field in described["fields"]}
-        for query, said in (("日本語", "The model knows no word of the query."), (" ", "The query is empty")):
-            assert (await answer(client, "search", query=query, mode="dense"))["warning"].startswith(said)
-        assert (await client.call_tool("get", {"id": "cat.txt", "length": 10**9})).is_error
-        for identifier in ("1", 1):
-            assert (await answer(client, "get", id=identifier))["text"] == "prices rise faster than wages"
-        for where, said in (
-            ("year >", "filter"),
-            ("yaer = 2020", "no document has a field 'yaer' (fields: "),
-        ):
-            wrong = await client.call_tool("search", {"query": "x", "where": where})
-            assert wrong.is_error
-            assert said in wrong.content[0].text
-            assert "Traceback" not in wrong.content[0].text
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == {"search", "get", "describe"}
+            for tool in tools.values():
+                assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool
+            (hit,) = (await answer(client, "search", query="inflation", k=1, where="year >= 2020"))["hits"]
+            assert hit["id"] == 1
+            assert hit["relevance"] > 0.9
+            first, *_ = (await answer(client, "search", query="entrance fee in pounds", mode="dense"))["hits"]
+            assert (first["highlight"], first["source"]) == ("Tickets cost four pounds.", "museum.txt:1")
+            assert (await answer(client, "search", query="how do volcanoes erupt?", min_relevance=0.9))["hits"] == []
+            for query, answered in (("how do volcanoes erupt?", False), ("inflation", True)):
+                assert (await answer(client, "search", query=query))["answered"] is answered
+            for late in (False, True):
+                options = {"query": "a night of rain at the museum", "late": late}
+                with SearchIndex.open(tmp_path / "notes.index") as index:
+                    wanted = [hit.id for hit in index.search(**options)]
+                assert [hit["id"] for hit in (await answer(client, "search", **options))["hits"]] == wanted
+            part = await answer(client, "get", id="cat.txt", start=4, length=3)
+            assert (part["text"], part["characters"]) == ("cat", 46)
+            described = await answer(client, "describe")
+            assert described["documents"] == 3
+            assert {"year", "source"} <= {field["name"] for field in described["fields"]}
+            for query, said in (("日本語", "The model knows no word of the query."), (" ", "The query is empty")):
+                assert (await answer(client, "search", query=query, mode="dense"))["warning"].startswith(said)
+            assert (await client.call_tool("get", {"id": "cat.txt", "length": 10**9})).is_error
+            for identifier in ("1", 1):
+                assert (await answer(client, "get", id=identifier))["text"] == "prices rise faster than wages"
+            for where, said in (
+                ("year >", "filter"),
+                ("yaer = 2020", "no document has a field 'yaer' (fields: "),
+            ):
+                wrong = await client.call_tool("search", {"query": "x", "where": where})
+                assert wrong.is_error
+                assert said in wrong.content[0].text
+                assert "Traceback" not in wrong.content[0].text
 
     anyio.run(ask)
 

@@ -189,7 +189,7 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, house):
     expect(page.locator("h1")).to_have_text("Search house")
 
 
-def test_what_is_typed_or_chosen_while_the_page_starts_counts(visit):
+def test_what_is_typed_or_chosen_while_the_page_starts_counts_and_a_late_answer_does_not(visit):
     def typed(page):
         page.fill("#query", ROOF)
         # Longer than the pause after which typed text is searched.
@@ -211,9 +211,6 @@ def test_what_is_typed_or_chosen_while_the_page_starts_counts(visit):
         page.locator(shown).first.wait_for()
         assert asked(page) == address
         page.unroute("**/v1/indexes")
-
-
-def test_an_answer_that_comes_late_is_dropped(visit):
     page, late = visit(), []
     page.route("**/search", lambda route: late.append(route) if not late else route.continue_())
     with page.expect_request("**/search"):
@@ -225,7 +222,7 @@ def test_an_answer_that_comes_late_is_dropped(visit):
     assert late[0].request.failure == "net::ERR_ABORTED"
 
 
-def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit):
+def test_words_are_found_and_marked_and_corrected_unknown_and_unanswered_ones_told(visit):
     page = visit("/?q=roof+water&mode=dense")
     hits(page, 10)
     meaning = texts(page)
@@ -237,9 +234,23 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     page.get_by_role("radio", name="Both").check()
     hits(page, 10)
     assert asked(page) == {"q": ["roof water"]}
+    for query, searched, typed in (
+        ("guttre", "gutter", "“guttre”"),
+        ("%22repair+gutter%22", "repair gutter", '"repair gutter"'),
+    ):
+        page = visit(f"/?q={query}&mode=words")
+        said = f"Searched for “{searched}” instead of {typed}: no document has it."
+        expect(page.get_by_role("note")).to_have_text(said)
+        assert "gutter" in texts(page)[0].lower()
+    page = visit("/?q=日本語")
+    expect(page.locator("main")).to_contain_text("The model knows no word of a query")
+    page = visit("/?q=the+atomic+weight+of+helium")
+    hits(page, 10)
+    expect(page.locator(".summary")).to_contain_text("Nothing here answers this. The nearest 10 passages")
+    assert page.locator(".best").count() == 0
 
 
-def test_code_and_tables_in_texts_keep_their_form(visit):
+def test_code_and_tables_keep_their_form_and_passages_cut_anywhere_their_words(visit):
     page = visit("/?index=code&q=pressure+of+the+boiler+valves")
     hits(page, 2)
     assert CODE.strip() in texts(page)
@@ -258,9 +269,6 @@ def test_code_and_tables_in_texts_keep_their_form(visit):
     assert "boiler" in hit.locator("td mark").all_inner_texts()
     # Rows of JSONL are texts.
     assert hits(visit("/?index=shelf&q=the+boiler+in+the+cellar")).filter(has_text="cellar").locator("pre").count() == 0
-
-
-def test_passages_cut_anywhere_lose_no_word(visit):
     script = """async (texts) => {
         const { laidOut, shownParts } = await import("/static/blocks.js");
         return texts.map((text) => {
@@ -278,23 +286,6 @@ def test_passages_cut_anywhere_lose_no_word(visit):
     cut = [whole[start:stop] for start in range(0, len(whole), 7) for stop in range(start + 1, len(whole) + 1, 11)]
     for text, shown in zip(cut, visit().evaluate(script, cut), strict=True):
         assert re.findall(r"\w+", shown) == re.findall(r"\w+", text), text
-
-
-def test_corrected_unknown_and_unanswered_words_are_told(visit):
-    for query, searched, typed in (
-        ("guttre", "gutter", "“guttre”"),
-        ("%22repair+gutter%22", "repair gutter", '"repair gutter"'),
-    ):
-        page = visit(f"/?q={query}&mode=words")
-        said = f"Searched for “{searched}” instead of {typed}: no document has it."
-        expect(page.get_by_role("note")).to_have_text(said)
-        assert "gutter" in texts(page)[0].lower()
-    page = visit("/?q=日本語")
-    expect(page.locator("main")).to_contain_text("The model knows no word of a query")
-    page = visit("/?q=the+atomic+weight+of+helium")
-    hits(page, 10)
-    expect(page.locator(".summary")).to_contain_text("Nothing here answers this. The nearest 10 passages")
-    assert page.locator(".best").count() == 0
 
 
 def test_a_long_text_is_cut_around_its_best_sentence_and_its_place_stands_above_it(visit):
@@ -436,35 +427,7 @@ def test_folders_types_and_sources_filter(visit):
     assert asked(page) == {"q": ["boiler"]}
 
 
-def test_folders_are_found_in_names_and_any_name_filters(visit):
-    script = """async (sources) => {
-        const { filesOf } = await import("/static/facets.js");
-        return filesOf(sources.map((value) => ({ value, documents: 1 })))?.folder.values.map(({ value }) => value);
-    }"""
-    page = visit()
-    site = "https://a.example/b/"
-    for sources, folders in (
-        ([f"{site}c.html", f"{site}d.html", "http://b.example/"], [site, "http://b.example/"]),
-        (["a/b/c/d.md", "a/b/c/e.md"], ["a/b/c/"]),
-        (["a/b.md", "a/c/d.md", "/x/y.md"], ["a/", "/x/", "a/c/"]),
-        (["a.md"], []),
-        (["Reuters", "AP"], None),
-    ):
-        assert page.evaluate(script, sources) == folders, sources
-    for place in range(len(PROTOTYPE)):
-        page = visit("/?index=odd&q=cat")
-        hits(page, 3)
-        box = page.locator("fieldset.facet").nth(place).get_by_role("checkbox", name=re.compile("^b"))
-        box.check()
-        hits(page, 2)
-        page.reload()
-        expect(box).to_be_checked()
-        hits(page, 2)
-        box.uncheck()
-        hits(page, 3)
-
-
-def test_checkboxes_ranges_and_expressions_filter(visit, house):
+def test_checkboxes_ranges_expressions_and_fields_of_any_name_filter(visit, house):
     page = visit("/?q=repair")
     hits(page)
     panel = page.get_by_role("complementary", name="Filters")
@@ -498,6 +461,17 @@ def test_checkboxes_ranges_and_expressions_filter(visit, house):
     page.get_by_role("button", name="Clear all").click()
     hits(page, 10)
     assert asked(page) == {"q": ["repair"]}
+    for place in range(len(PROTOTYPE)):
+        page = visit("/?index=odd&q=cat")
+        hits(page, 3)
+        box = page.locator("fieldset.facet").nth(place).get_by_role("checkbox", name=re.compile("^b"))
+        box.check()
+        hits(page, 2)
+        page.reload()
+        expect(box).to_be_checked()
+        hits(page, 2)
+        box.uncheck()
+        hits(page, 3)
 
 
 def test_the_counts_of_values_are_those_of_the_index_and_a_lowest_relevance_filters(visit):
@@ -522,7 +496,7 @@ def test_the_counts_of_values_are_those_of_the_index_and_a_lowest_relevance_filt
     assert max(shown) < 0.9
 
 
-def test_filters_are_written_as_the_index_reads_them_and_types_are_those_of_any_number_of_names(visit, tmp_path):
+def test_filters_are_written_as_the_index_reads_them_and_types_and_folders_are_those_of_the_names(visit, tmp_path):
     names = ["plain", "two words", "and", "Null", "grün", "9th", "a.b", "dash-ed"]
     values = ['say "hi"', "back\\slash", "it's", "new\nline", "🙂", ""]
     page = visit()
@@ -548,6 +522,19 @@ def test_filters_are_written_as_the_index_reads_them_and_types_are_those_of_any_
             for kind in (".h", ".html", ".txt", ""):
                 where, expected = page.evaluate(script, [sources, kind])
                 assert sorted(index.ids(where)) == sorted(expected), where[:100]
+    script = """async (sources) => {
+        const { filesOf } = await import("/static/facets.js");
+        return filesOf(sources.map((value) => ({ value, documents: 1 })))?.folder.values.map(({ value }) => value);
+    }"""
+    site = "https://a.example/b/"
+    for sources, folders in (
+        ([f"{site}c.html", f"{site}d.html", "http://b.example/"], [site, "http://b.example/"]),
+        (["a/b/c/d.md", "a/b/c/e.md"], ["a/b/c/"]),
+        (["a/b.md", "a/c/d.md", "/x/y.md"], ["a/", "/x/", "a/c/"]),
+        (["a.md"], []),
+        (["Reuters", "AP"], None),
+    ):
+        assert page.evaluate(script, sources) == folders, sources
 
 
 # Topics, several indexes
