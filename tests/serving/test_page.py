@@ -239,6 +239,7 @@ def test_words_are_found_and_marked_and_corrected_unknown_and_unanswered_ones_to
         ("%22repair+gutter%22", "repair gutter", '"repair gutter"'),
     ):
         page = visit(f"/?q={query}&mode=words")
+        expect(page.get_by_role("radio", name="Words")).to_be_checked()
         said = f"Searched for “{searched}” instead of {typed}: no document has it."
         expect(page.get_by_role("note")).to_have_text(said)
         assert "gutter" in texts(page)[0].lower()
