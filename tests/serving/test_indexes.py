@@ -363,8 +363,9 @@ def test_a_cross_encoder_and_an_encoder_rerank(cross_encoder, reranking, index_p
     assert post(f"{reranking.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
     listed = get(f"{reranking.url}/v1/models").json()["data"]
     assert "cross" in [facts["id"] for facts in listed if facts.get("reranks")]
+    query = "a cat in the city"
     scores = (tiny_model.encode(texts) @ tiny_model.encode(query)).tolist()
-    for result in post(f"{reranking.url}/v1/rerank", json={**body, "model": "tiny"}).json()["results"]:
+    for result in post(f"{reranking.url}/v1/rerank", json={**body, "query": query, "model": "tiny"}).json()["results"]:
         assert result["relevance_score"] == pytest.approx(scores[result["index"]], abs=1e-5)
     hits = search("search", query=query, k=6, mode="dense", rerank="tiny")["hits"]
     assert {hit["text"]: hit["reranked"] for hit in hits}[texts[0]] == pytest.approx(scores[0], abs=1e-5)
