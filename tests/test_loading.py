@@ -321,7 +321,7 @@ def test_a_fingerprint_by_hand_and_what_counts_in_it(tokenizer, tiny_model):
     model, content = make_model(tokenizer), json.loads(tokenizer.to_str())
     content["normalizer"]["lowercase"] = False
     others = [make_model(tokenizer, **option) for option in ({"scale": "sum"}, {"max_seq_length": 9})]
-    others.append(SentenceTransformer(modules=[tiny_model[0]], device="cpu"))
+    others.append(SentenceTransformer(modules=[make_model(tokenizer)[0]], device="cpu"))
     others.append(make_model(Tokenizer.from_str(json.dumps(content))))
     seen = {fingerprint(tiny_model), *map(fingerprint, others)}
     for other in others:
