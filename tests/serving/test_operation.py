@@ -59,6 +59,8 @@ def test_probes_metrics_and_log(server):
     assert get(f"{server.url}/readyz").json() == {"status": "ready"}
     assert get(f"{server.url}/nowhere").status_code == 404
     assert post(f"{server.url}{NAME}/count", content="where").status_code == 415
+    typed = {"Content-Type": "Application/JSON ; charset=UTF-8"}
+    assert post(f"{server.url}{NAME}/count", content="{}", headers=typed).json() == {"count": 6}
     for path in ("/", "/healthz", "/readyz"):
         answer = httpx.head(server.url + path)
         assert (answer.status_code, answer.content) == (200, b"")
