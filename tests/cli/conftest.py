@@ -1,9 +1,11 @@
 """What the tests of commands share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ctx_embed.classify import predictor
 from ctx_embed.numpy_model import saved
 
 
@@ -16,7 +18,9 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def default_model(tiny_model_path, monkeypatch) -> Path:
-    """Use the tiny model instead of the shipped one."""
+def default_model(tiny_model_path, monkeypatch) -> Iterator[Path]:
+    """Use the tiny model instead of the shipped one, which classifiers of one process share."""
+    predictor._shipped.cache_clear()
     monkeypatch.setattr(saved, "DEFAULT_MODEL", tiny_model_path)
-    return tiny_model_path
+    yield tiny_model_path
+    predictor._shipped.cache_clear()
