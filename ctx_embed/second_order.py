@@ -92,6 +92,7 @@ def layer_norm(total: Any, gain: Any, bias: Any) -> Any:
         functional = library(total).nn.functional
         return functional.layer_norm(total, total.shape[-1:], cast(gain, total), cast(bias, total), LAYER_NORM_EPS)
     centred = total - total.mean(-1, keepdims=True)
+    centred -= centred.mean(-1, keepdims=True)  # what is left of the mean was rounding
     variance = np.square(centred).mean(-1, keepdims=True)
     return centred / np.sqrt(variance + total.dtype.type(LAYER_NORM_EPS)) * gain + bias
 

@@ -87,6 +87,7 @@ lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600])
 )
 # Two features that are nearly equal: the rounding of their mean must not stay in both.
 @example(2, 2, 16, 2, ("relative", "mean", "uniform"), True, [2], 60)
+@example(148, 2, 100, 1, ("none", "sum", "learned"), False, [3, 7, 7], 60)
 @pytest.mark.parametrize("path", [*PATHS, "numpy"])
 def test_each_path_agrees_with_the_equations(path, seed, m, u, K, options, int8, lengths, entries):
     model = Model(seed, m, u, K, options, int8=int8)
