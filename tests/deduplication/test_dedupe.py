@@ -157,6 +157,12 @@ def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
     texts += ["Customer 7 was very happy with the service.", "With the service, customer 9 was very happy."]
     assert deduped(tmp_path, texts, threshold=0.95) == texts
     assert deduped(tmp_path, texts, threshold=0.95, meaning=0.9) == [texts[0], *texts[2:]]
+    # What is like a text in both ways is as similar as the nearer way says.
+    likeness = []
+    for least in ({"threshold": 0.4}, {"threshold": 0.4, "meaning": 0.9}, {"threshold": 1, "meaning": 0.9}):
+        deduped(tmp_path, ["The film was good.", "The film was very good."], groups=tmp_path / "groups", **least)
+        likeness.append(json.loads(lines(tmp_path / "groups")[0])["dropped"][0]["similarity"])
+    assert likeness[0] < likeness[1] == likeness[2]
 
 
 @pytest.mark.parametrize("exact_rows", [10, 10_000])

@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import OtherModelError
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.loading import DEFAULT_MODEL
 from ctx_embed.numpy_model import saved
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
@@ -181,5 +182,8 @@ def test_an_index_of_another_default_model_finds_words_and_the_command_that_it_n
         Command(command[1]).succeeds(command[2])
         # The server goes on, and finds the new vectors.
         assert ask("search", query="a boring movie", mode="dense")["hits"][0]["id"] in ("s2", "s3")
+    changed_settings(path, model_fingerprint="0" * 64)
     with SearchIndex.open(path) as index:
+        assert "index reembed" in error(index.add, ["another"])
+        index.reembed(DEFAULT_MODEL)
         assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
