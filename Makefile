@@ -89,11 +89,12 @@ soak: $(VENV)/installed-dev ## readers and writers of one index, while servers a
 DATA ?= $(CTX_EMBED_DATA)
 MPNET ?= all-mpnet-base-v2
 STAGES := results/models
-models: $(VENV)/installed-dev ## train the permissive model in three stages, in results/models; hours, and resumed; DATA= MPNET=
+MODELS := permissive-first permissive-second permissive-third default-first default-second
+models: $(VENV)/installed-dev ## train the permissive model, then the default, in results/models; hours, and resumed; DATA= MPNET=
 	mkdir -p $(STAGES)
-	cd $(STAGES) && for stage in first second third; do \
-		test -e $$stage || $(CURDIR)/$(BIN)/ctx-embed distill --recipe $(CURDIR)/recipes/permissive-$$stage.toml \
-			--data $(abspath $(DATA)) $$(test $$stage != second || echo --second-teacher $(MPNET)) --cache teachers -o $$stage || exit 1; \
+	cd $(STAGES) && for stage in $(MODELS); do \
+		test -e $$stage || $(CURDIR)/$(BIN)/ctx-embed distill --recipe $(CURDIR)/recipes/$$stage.toml --data $(abspath $(DATA)) \
+			$$(case $$stage in permissive-second|default-first) echo --second-teacher $(MPNET);; esac) --cache teachers -o $$stage || exit 1; \
 	done
 
 N ?= 200

@@ -7,7 +7,7 @@
 `ctx-embed distill` from scratch, and by model2vec.distill. Each is scored beside the default model and the teacher by
 nDCG@10 of titles among 5,000 abstracts, and by a probe that tells four kinds of biomedical text
 (genetics, trials, questions and answers, reviews) by one sentence. Its sentences are none of the 50,000; the default
-model's second stage has read some of them, without their kinds.
+model's first stage has read some of them, without their kinds.
 """
 
 import json

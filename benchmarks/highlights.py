@@ -1,9 +1,9 @@
 """How often the highlighted sentence of a passage is the one that answers: python benchmarks/highlights.py --data DIR
 
 A passage is six sentences of an article (pairs/qa_squad_sentences, in the order of the file), one of which answers the
-question. The second stage of the default model was trained on neither the question nor its answer; the third one drew
-61,000 pairs from all files of its recipe, this one among them. Weights are compared on the first half of the questions;
-the second half is for the report.
+question. The first stage of the default model was trained on neither the question nor its answer; its second stage, and
+the permissive model, drew pairs from all files of their recipes, this one among them. Weights are compared on the first
+half of the questions; the second half is for the report.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from ctx_embed.training.distillation.texts import Source, read_blocks, read_pair
 QUESTIONS, SENTENCES, NEIGHBOURS = 2000, 6, 40
 HITS = 10
 SQUAD = "qa_squad_sentences.jsonl.gz"
-TRAINING = Path(ctx_embed.__file__).parent / "pretrained/default/second-stage.json"
+TRAINING = Path(ctx_embed.__file__).parent / "pretrained/default/first-stage.json"
 
 
 def trained_texts(data: Path) -> set[str]:
-    """Return the texts of pairs that the second stage was trained on, as its training cut them."""
+    """Return the texts of pairs that the first stage was trained on, as its training cut them."""
     texts: set[str] = set()
     for source in json.loads(TRAINING.read_text())["sources"]:
         if SQUAD in source["files"]:

@@ -3,13 +3,14 @@
     python benchmarks/overlap.py --data DIR --work FOLDER [--part corpus]   # minutes for each part
     python benchmarks/overlap.py --table                                    # the model card's table
 
-Each part of the training data (labelled reviews, pairs, every tenth sentence of the corpus) is deduplicated together
-with the test texts behind it: a test text that resembles an earlier text of the training part is counted. Texts of
-fewer than four words ("very good") are counted apart from the longer ones, since they are like many others.
+Each part of what the models that ship were trained on (labelled reviews, pairs, every tenth sentence of the corpus) is
+deduplicated together with the test texts behind it: a test text that resembles an earlier text of the training part is
+counted. Texts of fewer than four words ("very good") are counted apart from the longer ones, since they are like many
+others.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -18,23 +19,40 @@ from tqdm import tqdm
 
 from ctx_embed.deduplication import dedupe
 from ctx_embed.eval.tasks import TASKS, DataReader
-from ctx_embed.training.distillation.texts import read_pair_rows
+from ctx_embed.training.distillation.texts import read_excluded, read_pair_rows
+from ctx_embed.training.labelled_texts import words_of
 
-STORED = Path(__file__).with_suffix(".json")
+STORED, ROOT = Path(__file__).with_suffix(".json"), Path(__file__).parent.parent
+MODELS = [ROOT / "ctx_embed/pretrained/default", ROOT / "models/permissive/ctx_embed_permissive/permissive"]
 TESTS = ("MR", "CR", "SUBJ", "MPQA", "STS12", "STS13", "STS14", "STS15", "STSB", "MTEB-Banking77", "IMDB")
 PARTS = {"labelled reviews": "sentiment", "pairs": "pairs", "corpus, every tenth sentence": "corpus"}
 SHARE, SHORT = 10, 4
 
 
+def trained_files() -> set[str]:
+    """Return the names of the files that the models' records of training list."""
+    names: set[str] = set()
+    for folder in MODELS:
+        for path in (*folder.glob("*-stage.json"), folder / "training.json"):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            names.update(record["labelled"], *(source["files"] for source in record["sources"]))
+    return names
+
+
 def training(data: Path, part: str) -> Iterator[str]:
-    """Yield the training texts of a part."""
-    paths = sorted((data / part).glob("*sv*" if part == "sentiment" else "*.gz"))
-    for path in [*paths, *([data / "longdocs" / "IMDB_train.tsv.gz"] if part == "sentiment" else [])]:
-        if part == "pairs":
-            yield from (text for pair in read_pair_rows(path) for text in pair[:2])
+    """Yield the training texts of a part, without those that training leaves out."""
+    known = trained_files()
+    excluded = read_excluded([*data.glob("senteval/*.tsv"), *data.glob("longdocs/*_test*.tsv.gz")])
+    for path in sorted([*(data / part).iterdir(), data / "longdocs" / "IMDB_train.tsv.gz"]):
+        if path.name not in known or (part != "sentiment" and path.parent.name == "longdocs"):
             continue
-        lines = lines_of(path)
-        yield from (line.rpartition("\t")[2] for line in lines) if part == "sentiment" else lines[::SHARE]
+        if part == "pairs":
+            texts: Iterable[str] = (text for pair in read_pair_rows(path) for text in pair[:2])
+        elif part == "sentiment":
+            texts = (line.rpartition("\t")[2] for line in lines_of(path))
+        else:
+            texts = lines_of(path)[::SHARE]
+        yield from (text for text in texts if words_of(text) not in excluded)
 
 
 def tested(data: Path, name: str) -> list[str]:

@@ -184,10 +184,10 @@ def test_the_default_trained_by_sentence_transformers():
     assert "8 rows of unnamed data, loss MultipleNegativesRankingLoss" in text
     assert "learning_rate 0.001" in text
     # Not the default's figures and data, but its terms.
-    assert "77.6" not in text
-    assert "`other`, inherited from ctx-embed/default" in text
+    assert "82.7" not in text
+    assert "`apache-2.0`, inherited from ctx-embed/default" in text
     stated = metadata_load("tuned/README.md")
-    assert (stated["language"], stated["license"]) == ("en", "other")
+    assert (stated["language"], stated["license"]) == ("en", "apache-2.0")
     assert "base_model" not in stated
 
 
@@ -219,8 +219,8 @@ def test_a_classifier():
     assert re.search(r"\| valid \| held out of train \| \d+\.\d \| 50\.0 \|\n\| test \| 8 \| \d+\.\d \| 50\.0 \|", text)
     assert f"| fingerprint | `{fingerprint(ctx_embed.load('model'))}` |" in text
     assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
-    assert "77.6" not in text
-    assert metadata_load("model/README.md")["license"] == "other"
+    assert "82.7" not in text
+    assert metadata_load("model/README.md")["license"] == "apache-2.0"
 
 
 def test_the_parts(tmp_path):

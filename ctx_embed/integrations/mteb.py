@@ -14,7 +14,7 @@ from ctx_embed.numpy_model.saved import DEFAULT_NAME
 # training sets of the teacher, which `adapted_from` names.
 DEFAULT = {
     "languages": ["eng-Latn"],
-    "license": "multiple",
+    "license": "apache-2.0",
     "open_weights": True,
     "adapted_from": "sentence-transformers/all-MiniLM-L6-v2",
     "training_datasets": {"ImdbClassification"},

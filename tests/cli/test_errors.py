@@ -152,10 +152,10 @@ def test_a_store_given_as_an_index_keeps_its_password(texts):
 
 def test_one_warning_about_texts_of_unknown_words(texts):
     """They are embedded in batches, and by other processes."""
-    file("t.txt", *(f"text {n}\n{chr(0x4E00 + n)}" for n in range(6000)))
+    file("t.txt", *(f"text {n}\n{chr(0xAC00 + n)}" for n in range(6000)))
     few = "too few words that the model knows"
     for command, warning in (
-        ("index build t.txt x", f"6,000 texts have {few} ('一', '丁', '丂', ...): they"),
+        ("index build t.txt x", f"6,000 texts have {few} ('가', '각', '갂', ...): they"),
         ("encode t.txt --to y", f"6000 of 12000 texts have {few} ('t.txt:2', 't.txt:4', 't.txt:6', ...): they"),
         ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows too few words of 6,000 texts ("),
     ):

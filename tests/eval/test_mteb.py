@@ -121,7 +121,7 @@ def test_descriptions(tiny_model_path, caplog):
     meta = model_meta()
     known = {"name": "ctx-embed/default", "revision": fingerprint(model), "embed_dim": 320, "max_tokens": 2**31 - 1}
     assert known.items() <= read.model_dump().items()
-    known |= {"languages": ["eng-Latn"], "license": "multiple", "n_embedding_parameters": 105_051 * 320}
+    known |= {"languages": ["eng-Latn"], "license": "apache-2.0", "n_embedding_parameters": 116_618 * 320}
     assert known.items() <= meta.model_dump().items()
     assert score(meta) == pytest.approx(expected(model))
     meta = model_meta(str(tiny_model_path))

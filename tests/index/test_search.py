@@ -464,7 +464,7 @@ def test_the_largest_searches_are_answered_and_larger_ones_refused(articles):
 @pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownTextsWarning")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_a_text_without_known_tokens_is_no_dense_hit_and_such_a_query_finds_nothing_by_meaning(tmp_path, dtype):
-    unknown = ["日本語", "======", ""]
+    unknown = ["日本語", "☃☃☃", ""]
     partly_read = SearchIndex.create(tmp_path / "index", dtype=dtype)
     partly_read.add(["Prices rise faster than wages.", *unknown, "A bank raised its rates.", "Rain fell all night."])
     search = partial(partly_read.search, mode="dense")
