@@ -108,7 +108,7 @@ def test_words_of_a_title_are_found(tmp_path):
     parts += ["Bread was dear that winter, and the soup was thin. " * 30]
     titles = {
         "Lighthouse keepers of Brittany": "lighthouse keepers",
-        "A history of the violin": "the history of violins",
+        "Beekeepers of Wales": "the beekeeper of Wales",
     }
     for place, title in enumerate(titles):
         body = "".join(f"<h2>Chapter</h2><p>{part}</p>" for part in parts[place:])
@@ -123,7 +123,7 @@ def test_words_of_a_title_are_found(tmp_path):
             hits = grep(query, folder, k=20)
             assert {Path(hit.id).name for hit in hits} == own
             # Passages that an index finds by the meaning of their title are hits, though they have none of its words.
-            found = {(hit.id, hit.start) for hit in index.search(query, k=20) if hit.id in own and hit.relevance > 0.3}
+            found = {(hit.id, hit.start) for hit in index.search(query, k=20) if hit.id in own and hit.relevance > 0.4}
             assert found <= {(Path(hit.id).name, hit.start) for hit in hits}
             assert len(found) >= 4
 
